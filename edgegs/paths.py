@@ -1,0 +1,24 @@
+"""Where edgegs finds what it ships (kernel sources, configurations, units) and keeps what it builds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped(name: str) -> Path:
+    """Folder ``name`` ("cuda", "configs", "systemd"): inside an installed package, or the checkout's own."""
+    packaged = _PACKAGE / "data" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def cache_dir() -> Path:
+    """``$EDGEGS_CACHE``, else systemd's ``$CACHE_DIRECTORY``, else ``~/.cache/edgegs``."""
+    for variable in ("EDGEGS_CACHE", "CACHE_DIRECTORY"):
+        value = os.environ.get(variable)
+        if value:
+            return Path(value)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "edgegs"

@@ -1,0 +1,184 @@
+// The host's side of platform.cuh: the same words for a C++14 compiler, in two builds.
+//   host-fast  (EDGEGS_HOST_CHECK not set): warp width 1, one thread a block. Collectives vanish, a thread owns
+//              a whole tile as packs of pixels, blocks run on the machine's threads (runtime.cpp).
+//   host-check (EDGEGS_HOST_CHECK set): warp width 32 and CUDA's block sizes, every thread a fiber, every
+//              collective checked, shared memory poisoned, order shuffled on request (fibers.hpp).
+// Both give equal bytes; a test says so.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "launch.hpp"
+
+#define DEVICE inline __attribute__((always_inline))
+#define KERNEL(name, Params, cuda_threads)                                                             \
+    static void name(const edgegs::Params &p);                                                         \
+    static const edgegs::host::KernelEntry name##_entry(                                               \
+        #name, edgegs::block_threads(cuda_threads), sizeof(edgegs::Params),                            \
+        [](const void *params) { name(*static_cast<const edgegs::Params *>(params)); });               \
+    static void name(const edgegs::Params &p)
+
+#ifdef EDGEGS_HOST_CHECK
+#define WARP_WIDTH 32
+#define PACK_PIXELS 1
+#define SHARED(Type, name) Type &name = *static_cast<Type *>(edgegs::host::shared_memory(sizeof(Type)))
+#else
+#define WARP_WIDTH 1
+#define SHARED(Type, name) Type name
+#if defined(__AVX__)
+#define PACK_PIXELS 8
+#else
+#define PACK_PIXELS 4
+#endif
+#endif
+
+#if defined(__AVX__) || defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace edgegs {
+
+constexpr int block_threads(int cuda_threads) { return WARP_WIDTH == 1 ? 1 : cuda_threads; }
+
+DEVICE uint32 block_rank() { return host::here->block; }
+DEVICE uint32 n_blocks() { return host::here->n_blocks; }
+
+#ifdef EDGEGS_HOST_CHECK
+DEVICE int thread_rank() { return host::here->thread; }
+DEVICE int lane_rank() { return host::here->thread % WARP_WIDTH; }
+DEVICE int warp_rank() { return host::here->thread / WARP_WIDTH; }
+// The line of the call is the collective's identity: a warp or block that meets two at once is wrong.
+static inline void block_sync(int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    host::collective({host::BLOCK_SYNC, line, file}, 0);
+}
+static inline bool block_all(bool value, int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    return host::collective({host::BLOCK_ALL, line, file}, value) != 0;
+}
+static inline void warp_sync(int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    host::collective({host::WARP_SYNC, line, file}, 0);
+}
+static inline uint32 warp_ballot(bool value, int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    return uint32(host::collective({host::WARP_BALLOT, line, file}, value));
+}
+template <typename T>
+static inline T warp_shuffle_up(T value, int distance, int line = __builtin_LINE(),
+                                const char *file = __builtin_FILE()) {
+    uint64 bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    bits = host::collective({host::WARP_SHUFFLE_UP, line, file}, bits, distance);
+    std::memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+#else
+DEVICE int thread_rank() { return 0; }
+DEVICE int lane_rank() { return 0; }
+DEVICE int warp_rank() { return 0; }
+DEVICE void block_sync() {}
+DEVICE bool block_all(bool value) { return value; }
+DEVICE void warp_sync() {}
+DEVICE uint32 warp_ballot(bool value) { return value; }
+template <typename T> DEVICE T warp_shuffle_up(T value, int) { return value; }
+#endif
+
+DEVICE int count_bits(uint32 bits) { return __builtin_popcount(bits); }
+DEVICE int lowest_bit(uint32 bits) { return __builtin_ctz(bits); }
+DEVICE uint32 float_bits(float value) {
+    uint32 bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+DEVICE float square_root(float value) { return __builtin_sqrtf(value); }
+DEVICE float round_up(float value) { return __builtin_ceilf(value); }
+DEVICE float round_down(float value) { return __builtin_floorf(value); }
+
+// --- pixels: a float in host-check, the vector unit's width in host-fast ---
+#if PACK_PIXELS == 1
+typedef float Pixels;
+typedef int PixelMask; // 0 or -1, as a vector comparison gives
+DEVICE Pixels spread(float value) { return value; }
+DEVICE Pixels first_pixels(float first) { return first; }
+DEVICE Pixels select(PixelMask mask, Pixels a, Pixels b) { return mask ? a : b; }
+DEVICE bool any_pixel(PixelMask mask) { return mask != 0; }
+DEVICE PixelMask all_pixels() { return -1; }
+DEVICE PixelMask no_pixels() { return 0; }
+DEVICE float pixel_of(Pixels pixels, int) { return pixels; }
+DEVICE int pixel_bits(Pixels pixels) { return int(float_bits(pixels)); }
+DEVICE Pixels pixels_from_bits(int bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+typedef int PixelInts;
+#else
+typedef float Pixels __attribute__((vector_size(4 * PACK_PIXELS)));
+typedef int PixelInts __attribute__((vector_size(4 * PACK_PIXELS)));
+typedef PixelInts PixelMask;
+DEVICE Pixels spread(float value) { return value - Pixels{}; }
+DEVICE Pixels first_pixels(float first) {
+#if PACK_PIXELS == 8
+    return spread(first) + Pixels{0, 1, 2, 3, 4, 5, 6, 7};
+#else
+    return spread(first) + Pixels{0, 1, 2, 3};
+#endif
+}
+DEVICE Pixels select(PixelMask mask, Pixels a, Pixels b) { return mask ? a : b; }
+DEVICE PixelMask no_pixels() { return PixelMask{}; }
+DEVICE PixelMask all_pixels() { return ~PixelMask{}; }
+DEVICE float pixel_of(Pixels pixels, int i) { return pixels[i]; }
+DEVICE PixelInts pixel_bits(Pixels pixels) { return (PixelInts)pixels; }
+DEVICE Pixels pixels_from_bits(PixelInts bits) { return (Pixels)bits; }
+DEVICE bool any_pixel(PixelMask mask) {
+#if defined(__AVX__)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_ps((__m128)mask) != 0;
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    return vmaxvq_u32((uint32x4_t)mask) != 0;
+#else
+    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+#endif
+}
+#endif
+
+DEVICE Pixels smaller(Pixels a, Pixels b) { return select(a < b, a, b); }
+
+// One rounding where the machine has the instruction, two where it has not: the same in both builds.
+DEVICE Pixels multiply_add(Pixels a, Pixels b, Pixels c) {
+#if defined(__FMA__) && PACK_PIXELS == 1
+    return __builtin_fmaf(a, b, c);
+#elif defined(__FMA__) && PACK_PIXELS == 8
+    return (Pixels)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON) && defined(__aarch64__) && PACK_PIXELS == 4
+    return (Pixels)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+// e^x for x <= 0 to within 2 units in the last place: 2^n * e^r with |r| <= ln(2)/2, ln(2) in two parts
+// (Cody & Waite 1980), Taylor's polynomial of degree 7 for e^r. Below -87 the result stays tiny, never denormal.
+DEVICE Pixels exp_exact(Pixels x) {
+    x = select(x < spread(-87.0f), spread(-87.0f), x);
+    const Pixels shifter = spread(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    const Pixels shifted = multiply_add(x, spread(1.44269504088896341f), shifter);
+    const Pixels n = shifted - shifter;
+    Pixels r = multiply_add(n, spread(-0.693359375f), x);
+    r = multiply_add(n, spread(2.12194440e-4f), r);
+    Pixels y = spread(1.98412698e-4f);
+    y = multiply_add(y, r, spread(1.38888889e-3f));
+    y = multiply_add(y, r, spread(8.33333333e-3f));
+    y = multiply_add(y, r, spread(4.16666667e-2f));
+    y = multiply_add(y, r, spread(1.66666667e-1f));
+    y = multiply_add(y, r, spread(0.5f));
+    y = multiply_add(y, r, spread(1.0f));
+    y = multiply_add(y, r, spread(1.0f));
+    const PixelInts exponent = (pixel_bits(shifted) - pixel_bits(shifter)) * (1 << 23);
+    return pixels_from_bits(pixel_bits(y) + exponent);
+}
+
+} // namespace edgegs

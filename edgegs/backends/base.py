@@ -1,0 +1,91 @@
+"""What the renderer asks of a backend: memory, launches and clocks. Three implementations, one renderer."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Dict, Sequence, Tuple
+
+import numpy as np
+
+
+class Buffer:
+    """Device memory of a fixed shape and dtype; ``address`` is what a kernel's pointer field receives."""
+
+    __slots__ = ("address", "dtype", "label", "memory", "shape")
+
+    def __init__(self, label: str, shape: Tuple[int, ...], dtype: Any, memory: Any, address: int) -> None:
+        self.label = label
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.memory = memory
+        self.address = address
+
+    @property
+    def n_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Params(abc.ABC):
+    """One parameter struct of cuda/params.h, filled once and changed field by field."""
+
+    @abc.abstractmethod
+    def set(self, **fields: Any) -> None:
+        """Change fields: a Buffer (or None, the null pointer) for a pointer, numbers for the rest."""
+
+
+class Backend(abc.ABC):
+    """Thin: allocate, upload, launch, mark time, read back. Not thread-safe: one thread owns it."""
+
+    #: ``reference``, ``host`` or ``cuda``
+    name: str
+    #: what draws, in words ("AMD EPYC, 2 threads")
+    device: str
+    #: the image in use, in words
+    image: str
+    #: blocks of a launch whose work is partitioned, whatever its size (see share_of_block in collectives.cuh)
+    n_blocks: int
+
+    @abc.abstractmethod
+    def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
+        """Uninitialised device memory. Raises DeviceError with what was asked and what there is."""
+
+    @abc.abstractmethod
+    def free(self, buffer: Buffer) -> None: ...
+
+    @abc.abstractmethod
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        """Copy an array of the buffer's shape to the device, converting to its dtype."""
+
+    @abc.abstractmethod
+    def download(self, buffer: Buffer) -> np.ndarray:
+        """A copy of the buffer's content, after everything launched before."""
+
+    @abc.abstractmethod
+    def params(self, struct: str, **fields: Any) -> Params:
+        """A parameter struct of that name; fields not given are zero."""
+
+    @abc.abstractmethod
+    def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
+        """Run a kernel (a name of cuda/edgegs.cu) on ``n_blocks`` blocks of its own size."""
+
+    @abc.abstractmethod
+    def mark(self) -> Any:
+        """A point in the stream of launches."""
+
+    @abc.abstractmethod
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        """Milliseconds between two marks, once both are reached."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give everything back; may be called twice."""
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def describe(self) -> Dict[str, str]:
+        """For the log's start record."""
+        return {"backend": self.name, "device": self.device, "image": self.image}

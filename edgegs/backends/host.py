@@ -1,0 +1,168 @@
+"""The host backend: the kernels of cuda/, compiled for this machine's processor, called through ctypes.
+
+``host`` is the fast build (one thread owns a tile); ``host-check`` runs every CUDA thread as a fiber and
+checks barriers, collectives and shared memory (cuda/host/).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from edgegs.backends.base import Backend, Buffer, Params
+from edgegs.errors import DeviceError, EdgegsError, UsageError
+from edgegs.kernels.headers import struct_dtype
+from edgegs.kernels.manifest import REBUILD, Image, file_sha256, image_dirs, read_manifest, source_hash
+from edgegs.kernels.toolchains import cpu_flags
+
+
+def find_library(arch: str = "host") -> Path:
+    """The newest-built usable library of that build; DeviceError says why there is none and what to run."""
+    rebuild = REBUILD if arch == "host" else "{} --arch {}`".format(REBUILD[:-1], arch)
+    reason = "not built"
+    for folder in image_dirs():
+        for image in read_manifest(folder):
+            if image.arch != arch:
+                continue
+            reason = _why_not(folder, image)
+            if not reason:
+                return folder / image.file
+    raise DeviceError("the {} kernels are {}; {}".format(arch, reason, rebuild))
+
+
+def _why_not(folder: Path, image: Image) -> str:
+    if image.source_hash != source_hash():
+        return "built from another version of the source"
+    missing = set(image.cpu_flags) - set(cpu_flags())
+    if missing:
+        return "built for another processor (this one lacks {})".format(", ".join(sorted(missing)[:4]))
+    path = folder / image.file
+    if not path.is_file():
+        return "missing ({} is gone)".format(path)
+    if file_sha256(path) != image.sha256:
+        return "damaged ({} does not match its manifest)".format(path)
+    return ""
+
+
+class HostParams(Params):
+    def __init__(self, struct: str) -> None:
+        self.record = np.zeros((), struct_dtype(struct))
+        self.pointers = {name for name, (kind, _) in self.record.dtype.fields.items() if kind == np.uint64}  # type: ignore[union-attr]
+        self.address = self.record.ctypes.data
+
+    def set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if isinstance(value, Buffer):
+                value = value.address
+            self.record[name] = 0 if value is None else value
+
+
+class HostBackend(Backend):
+    """Runs on ``threads`` operating-system threads (0: as many as this process may use)."""
+
+    name = "host"
+
+    def __init__(self, threads: int = 0, arch: str = "host", shuffle_seed: int = 0) -> None:
+        path = find_library(arch)
+        try:
+            self._lib = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise DeviceError("{}: cannot be loaded ({}); {}".format(path, error, REBUILD)) from None
+        self._lib.edgegs_host_create.restype = ctypes.c_void_p
+        self._lib.edgegs_host_create.argtypes = [ctypes.c_int]
+        self._lib.edgegs_host_destroy.argtypes = [ctypes.c_void_p]
+        self._lib.edgegs_host_launch.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_uint,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
+        self._lib.edgegs_host_kernel.restype = ctypes.c_char_p
+        self._lib.edgegs_host_kernel.argtypes = [ctypes.c_uint]
+        if shuffle_seed:
+            if arch == "host":
+                raise UsageError("only the host-check builds can shuffle the order of threads")
+            self._lib.edgegs_host_shuffle.argtypes = [ctypes.c_uint64]
+            self._lib.edgegs_host_shuffle(shuffle_seed)
+        n_threads = threads or len(os.sched_getaffinity(0))
+        self._pool: Optional[int] = self._lib.edgegs_host_create(n_threads)
+        self.device = "{}, {} thread{}".format(_processor(), n_threads, "" if n_threads == 1 else "s")
+        self.image = path.name
+        # a few shares a thread: enough to balance, few enough that their tables stay small
+        self.n_blocks = 8 * n_threads
+
+    def kernels(self) -> Sequence[str]:
+        """Names of the entries in the library."""
+        names = []
+        while True:
+            name = self._lib.edgegs_host_kernel(len(names))
+            if name is None:
+                return sorted(names)
+            names.append(name.decode())
+
+    def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
+        shape = tuple(int(n) for n in shape)
+        n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize if shape else 0
+        try:
+            # not zeroed: pages that no kernel touches cost nothing
+            memory = np.empty(shape, dtype)
+        except (MemoryError, ValueError):
+            raise DeviceError(
+                "{}: {:.0f} MB cannot be had; lower scene.max_gaussians or the picture size".format(label, n_bytes / 1e6)
+            ) from None
+        return Buffer(label, shape, dtype, memory, memory.ctypes.data)
+
+    def free(self, buffer: Buffer) -> None:
+        buffer.memory = None
+        buffer.address = 0
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        buffer.memory[...] = array
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.array(buffer.memory)
+
+    def params(self, struct: str, **fields: Any) -> HostParams:
+        params = HostParams(struct)
+        params.set(**fields)
+        return params
+
+    def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
+        assert isinstance(params, HostParams)
+        if self._pool is None:
+            raise EdgegsError("the host backend is closed")
+        message = ctypes.create_string_buffer(512)
+        if self._lib.edgegs_host_launch(
+            self._pool, kernel.encode(), n_blocks, params.address, params.record.nbytes, message, len(message)
+        ):
+            raise DeviceError(message.value.decode("utf-8", "replace"))
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def elapsed_ms(self, start: float, end: float) -> float:
+        return (end - start) * 1e3
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._lib.edgegs_host_destroy(self._pool)
+            self._pool = None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.lower().startswith(("model name", "hardware")):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()

@@ -1,0 +1,93 @@
+"""``edgegs kernels build | list``: compile the kernels, and say which images are there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Dict, List
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser("kernels", help="compile the kernels, or list what is compiled")
+    verbs = parser.add_subparsers(dest="kernels_verb", metavar="build|list", required=True)
+    build = verbs.add_parser("build", help="compile for this machine, sm_53 and sm_89, or what --arch names")
+    build.add_argument(
+        "--arch", action="append", metavar="ARCH", help="host, host-check, sm_53, sm_89, …; may be repeated"
+    )
+    build.add_argument("--toolchain", choices=("auto", "nvrtc"), default="auto", help="compiler of the GPU images")
+    build.add_argument("--json", action="store_true", help="print what was built as JSON")
+    listing = verbs.add_parser("list", help="the images that are there, and the variants")
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    return _build(args) if args.kernels_verb == "build" else _list(args)
+
+
+def _row(image: Any, folder: str, current: bool) -> Dict[str, Any]:
+    return {
+        "arch": image.arch,
+        "kind": image.kind,
+        "variant": ", ".join(image.variants),
+        "compiler": image.compiler,
+        "registers": image.worst("registers"),
+        "spills": image.worst("spill_bytes"),
+        "shared_bytes": image.worst("shared_bytes"),
+        "current": current,
+        "path": folder + "/" + image.file,
+        "sha256": image.sha256,
+        "source_hash": image.source_hash,
+        "flags": image.flags,
+        "entries": image.entries,
+    }
+
+
+def _build(args: argparse.Namespace) -> int:
+    from edgegs.kernels.build import DEFAULT_ARCHS, build, table
+    from edgegs.paths import cache_dir
+
+    archs: List[str] = args.arch or list(DEFAULT_ARCHS)
+    outcomes = build(archs, args.toolchain, progress=lambda line: print("edgegs: " + line, file=sys.stderr))
+    folder = str(cache_dir() / "kernels")
+    if args.json:
+        rows = [_row(o.image, folder, True) for o in outcomes if o.image is not None]
+        missing = [{"arch": o.arch, "kind": o.kind, "reason": o.reason} for o in outcomes if o.image is None]
+        print(json.dumps({"folder": folder, "images": rows, "not_built": missing}))
+    else:
+        print("kernels in {}:".format(folder))
+        print(table(outcomes))
+    for outcome in outcomes:
+        if outcome.image is None and "\n" in outcome.reason:
+            print("edgegs: {} {}: {}".format(outcome.arch, outcome.kind, outcome.reason), file=sys.stderr)
+    # a partial build is a success: a board has no use for most images, and the table says what is missing
+    asked_missing = bool(args.arch) and any(o.image is None for o in outcomes)
+    return 69 if asked_missing or all(o.image is None for o in outcomes) else 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from edgegs.kernels.manifest import REBUILD, image_dirs, read_manifest, source_hash
+    from edgegs.kernels.variants import VARIANTS
+
+    rows = [
+        _row(image, str(folder), image.source_hash == source_hash())
+        for folder in image_dirs()
+        for image in read_manifest(folder)
+    ]
+    if args.json:
+        variants = {
+            name: {"entries": v.entries, "says": v.says} for name, v in VARIANTS.items()
+        }
+        print(json.dumps({"images": rows, "variants": variants}))
+        return 0
+    if not rows:
+        print("no kernels are built; {}".format(REBUILD))
+    for row in rows:
+        used = "" if row["registers"] is None else ", up to {registers} registers, {spills} bytes spilled".format(**row)
+        stale = "" if row["current"] else "  STALE: built from another source; {}".format(REBUILD)
+        print("{arch:<22} {kind:<6} {variant}: {compiler}{0}{1}".format(used, stale, **row))
+    print("variants:")
+    for name, v in VARIANTS.items():
+        print("  {:<10} {}".format(name, v.says))
+    return 0

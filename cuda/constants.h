@@ -30,6 +30,3 @@
 #define SORT_DIGITS 256          // 2^SORT_DIGIT_BITS
 #define SORT_ITEMS_PER_THREAD 16 // 4,096 keys a step: the table's cost is spread thin
 #define SORT_ITEMS_HOST_FAST 2048 // keys a step where one thread owns the block: they stay in L1
-
-// --- partitions ---
-#define MAX_BLOCKS 1024 // blocks of a partitioned launch: each adds up its predecessors' counts itself

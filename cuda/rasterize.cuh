@@ -6,6 +6,8 @@
 
 namespace edgegs {
 
+static_assert(TILE_PIXELS == TILE_SIZE * TILE_SIZE, "a tile is square");
+
 struct StagedSplat {
     float u, v;             // pixels
     float xx, xy, yy;       // conic, the halves folded in: power = xx dx^2 + xy dx dy + yy dy^2

@@ -7,6 +7,8 @@
 
 namespace edgegs {
 
+static_assert(SORT_DIGITS == 1 << SORT_DIGIT_BITS, "one counter a digit");
+
 DEVICE uint32 n_sort_items(const SortParams &p) {
     const uint64 n_items = *p.n_items;
     return uint32(n_items < p.capacity ? n_items : p.capacity);

@@ -215,6 +215,12 @@ class Renderer:
         marks.append(mark())
         return marks
 
+    def read(self, name: str) -> np.ndarray:
+        """A copy of one of the last frame's arrays, by its name in FrameParams (tests and measurements)."""
+        last = len(self._plan) % 2
+        instances = {"instance_keys": self._instance_buffers[last], "instance_splats": self._instance_buffers[2 + last]}
+        return self.backend.download({**self._buffers, **instances}[name])
+
     def close(self) -> None:
         """Free the device memory; the backend stays open."""
         for buffer in [*self._buffers.values(), *self._instance_buffers, self._digit_counts]:

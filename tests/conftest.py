@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Iterator
 
 import pytest
+
+from edgegs.backends.base import Backend
+from edgegs.backends.host import HostBackend
+from edgegs.backends.reference import ReferenceBackend
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +20,57 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout: real scenes are not tested")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tests build their own kernels, in a cache of their own."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("EDGEGS_CACHE")
+    os.environ["EDGEGS_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["EDGEGS_CACHE"]
+    else:
+        os.environ["EDGEGS_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def kernels(_cache: Path) -> Path:
+    """Folder of freshly built host and host-check kernels."""
+    from edgegs.kernels.build import build
+
+    for outcome in build(["host", "host-check"]):
+        assert outcome.image is not None, outcome.reason
+    return _cache / "kernels"
+
+
+def open_backend(name: str) -> Backend:
+    """A backend by the names that the tests are parametrised with."""
+    if name == "reference":
+        return ReferenceBackend()
+    if name == "host-check-shuffled":
+        return HostBackend(arch="host-check", shuffle_seed=11)
+    return HostBackend(arch=name, threads=2)
+
+
+#: Every implementation of the kernels that needs no GPU.
+KERNEL_BACKENDS = ("host", "host-check", "host-check-shuffled")
+
+
+@pytest.fixture(params=KERNEL_BACKENDS)
+def backend(request: pytest.FixtureRequest, kernels: Path) -> Iterator[Backend]:
+    with open_backend(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(params=("reference", *KERNEL_BACKENDS))
+def any_backend(request: pytest.FixtureRequest, kernels: Path) -> Iterator[Backend]:
+    with open_backend(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def host(kernels: Path) -> Iterator[Backend]:
+    with open_backend("host") as opened:
+        yield opened

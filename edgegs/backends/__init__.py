@@ -12,12 +12,13 @@ __all__ = ["BACKENDS", "Backend", "Buffer", "Params", "create"]
 BACKENDS = ("auto", "host", "reference")
 
 
-def create(name: str = "auto", threads: int = 0) -> Tuple[Backend, str]:
+def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> Tuple[Backend, str]:
     """Open a backend; returns it and one sentence that says which was taken and why.
 
     Args:
         name: ``auto`` (host, then reference), ``host`` or ``reference``.
         threads: operating-system threads of the host backend; 0 takes all that the process may use.
+        may_compile: build the host kernels if they are missing or stale (never in the daemon).
 
     Raises:
         DeviceError: the backend asked for cannot be used here; the message says what to run.
@@ -30,6 +31,8 @@ def create(name: str = "auto", threads: int = 0) -> Tuple[Backend, str]:
         from edgegs.backends.host import HostBackend
 
         try:
+            if may_compile:
+                _build_if_stale()
             backend: Backend = HostBackend(threads)
             why = "asked for" if name == "host" else "no GPU backend in this version"
             return backend, "backend host ({}): {}".format(why, backend.device)
@@ -43,3 +46,16 @@ def create(name: str = "auto", threads: int = 0) -> Tuple[Backend, str]:
 
     backend = ReferenceBackend()
     return backend, "backend reference ({}): slow, {}".format(missing, backend.device)
+
+
+def _build_if_stale() -> None:
+    """Compile the host kernels when there are none of this source; a failure is told by opening them."""
+    from edgegs.backends.host import find_library
+    from edgegs.kernels.build import build
+
+    try:
+        find_library()
+    except DeviceError:
+        (outcome,) = build(["host"])
+        if outcome.image is None:
+            raise DeviceError(outcome.reason) from None

@@ -1,0 +1,54 @@
+"""Options and parsers that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Sequence, Tuple
+
+
+def size(text: str) -> Tuple[int, int]:
+    """``640x480`` -> (640, 480)."""
+    match = re.match(r"^(\d{1,5})[xX](\d{1,5})$", text)
+    if not match:
+        raise argparse.ArgumentTypeError("{!r}: expected WIDTHxHEIGHT, such as 640x480".format(text))
+    width, height = int(match.group(1)), int(match.group(2))
+    if not (1 <= width <= 8192 and 1 <= height <= 8192):
+        raise argparse.ArgumentTypeError("{!r}: each side must be from 1 to 8192 pixels".format(text))
+    return width, height
+
+
+def triple(text: str) -> Tuple[float, float, float]:
+    """``1,2,-3.5`` -> (1.0, 2.0, -3.5)."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3 or not all(abs(value) < 1e30 for value in values):
+        raise argparse.ArgumentTypeError("{!r}: expected three numbers x,y,z".format(text))
+    return values[0], values[1], values[2]
+
+
+def bounded(low: float, high: float) -> "_Bounded":
+    """A parser for a number of a range."""
+    return _Bounded(low, high)
+
+
+class _Bounded:
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not self.low <= value <= self.high:
+            raise argparse.ArgumentTypeError("{!r}: expected a number from {:g} to {:g}".format(text, self.low, self.high))
+        return value
+
+
+def add_backend_options(parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "host", "reference")) -> None:
+    parser.add_argument("--backend", choices=backends, default="auto", help="who draws (default: the best there is)")
+    parser.add_argument("--variant", default="auto", help="see `edgegs kernels list`")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="of the host backend; 0 takes all")

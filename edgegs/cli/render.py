@@ -1,0 +1,139 @@
+"""``edgegs render SCENE -o OUT.png``: draw one picture of a scene."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any, List
+
+from edgegs.cli.options import add_backend_options, bounded, size, triple
+from edgegs.errors import AccessError, InputError, OutputError, UsageError
+
+if TYPE_CHECKING:
+    from edgegs.camera import Camera
+    from edgegs.scene import Scene
+
+log = logging.getLogger(__name__)
+
+FORMATS = (".png", ".jpg", ".jpeg")
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser("render", help="draw one picture of a scene")
+    parser.add_argument("scene", metavar="SCENE", help="a 3DGS .ply file")
+    parser.add_argument("-o", "--output", metavar="OUT", help="picture to write: .png or .jpg")
+    parser.add_argument("--size", type=size, metavar="WxH", help="default 1280x720, or the view's own size")
+    parser.add_argument("--fov", type=bounded(1, 170), metavar="DEG", help="vertical field of view (default 60)")
+    parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="a view of a 3DGS training's cameras.json")
+    parser.add_argument("--eye", type=triple, metavar="x,y,z", help="where the camera stands")
+    parser.add_argument("--target", type=triple, metavar="x,y,z", help="what it looks at (default: the scene's centre)")
+    parser.add_argument("--up", type=triple, metavar="x,y,z", default=(0.0, -1.0, 0.0), help="default 0,-1,0")
+    parser.add_argument("--background", type=triple, metavar="r,g,b", default=(0.0, 0.0, 0.0), help="0..1 each")
+    parser.add_argument("--max-gaussians", type=int, metavar="N", help="draw at most N splats")
+    parser.add_argument("--repeat", type=int, metavar="N", default=1, help="draw N times and report the last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object about the frame")
+    add_backend_options(parser)
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    check_arguments(args)
+    from edgegs.backends import create
+    from edgegs.renderer import Renderer
+    from edgegs.scene import load
+
+    scene = load(args.scene, max_gaussians=args.max_gaussians)
+    for warning in scene.warnings:
+        log.warning("%s", warning)
+    camera = choose_camera(args, scene)
+    backend, why = create(args.backend, args.threads, may_compile=True)
+    log.info("%s", why)
+    with backend:
+        renderer = Renderer(backend, scene, camera.width, camera.height, args.variant, args.background)
+        for _ in range(args.repeat):
+            frame = renderer.render(camera)
+        if args.output:
+            write_picture(args.output, frame.image)
+        summary = {
+            "backend": backend.name,
+            "device": backend.device,
+            "variant": renderer.variant.name,
+            "width": camera.width,
+            "height": camera.height,
+            "n_splats": frame.n_splats,
+            "n_visible": frame.n_visible,
+            "n_instances": frame.n_instances,
+            "redraws": frame.redraws,
+            "stage_ms": {stage: round(ms, 4) for stage, ms in frame.stage_ms.items()},
+            "frame_ms": round(frame.frame_ms, 4),
+            "output": args.output,
+        }
+    if args.json:
+        print(json.dumps(summary))
+    else:
+        stages = ", ".join("{} {:.1f}".format(stage, ms) for stage, ms in frame.stage_ms.items())
+        print("{} splats, {} visible, {} instances; {:.1f} ms ({})".format(
+            frame.n_splats, frame.n_visible, frame.n_instances, frame.frame_ms, stages))
+        if args.output:
+            print(args.output)
+    return 0
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """What can be refused before anything is read."""
+    if not args.output and not args.json:
+        raise UsageError("render: nothing to do; name a picture with -o OUT.png, or ask for --json")
+    if args.output and not args.output.lower().endswith(FORMATS):
+        raise UsageError("-o {}: the name must end in {}".format(args.output, ", ".join(FORMATS)))
+    if args.view and (args.eye or args.target or args.fov):
+        raise UsageError("--view brings its own eye, target and field of view; leave --eye, --target, --fov out")
+    if args.target and not args.eye:
+        raise UsageError("--target needs --eye")
+    for name, low in (("repeat", 1), ("threads", 0), ("max_gaussians", 1)):
+        value = getattr(args, name)
+        if value is not None and value < low:
+            raise UsageError("--{} {}: must be at least {}".format(name.replace("_", "-"), value, low))
+    if not all(0 <= value <= 1 for value in args.background):
+        raise UsageError("--background: each value must be from 0 to 1")
+
+
+def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
+    """The view asked for; with none, the first of the orbit that ``edgegs run`` would make."""
+    from edgegs.camera import build_path, load_cameras_json
+
+    if args.view:
+        file, colon, index = args.view.rpartition(":")
+        if not colon or not index.lstrip("-").isdigit():
+            raise UsageError("--view {}: expected CAMERAS.json:INDEX, such as cameras.json:0".format(args.view))
+        views: List[Camera] = load_cameras_json(file)
+        if not 0 <= int(index) < len(views):
+            raise InputError("{}: has views 0 to {}, not {}".format(file, len(views) - 1, index))
+        view = views[int(index)]
+        return view.with_size(*args.size) if args.size else view
+    width, height = args.size or (1280, 720)
+    path = None
+    if args.eye:
+        target = args.target if args.target else tuple(float(value) for value in scene.bounds()[0])
+        path = {"kind": "fixed", "eye": args.eye, "target": target, "up": args.up}
+    return build_path(path, width, height, args.fov or 60.0, scene_bounds=scene.bounds()).camera_at(0.0)
+
+
+def write_picture(path: str, image: Any) -> None:
+    """Write the file at once, never half of it."""
+    import cv2
+
+    extension = os.path.splitext(path)[1].lower()
+    done, encoded = cv2.imencode(extension, image)
+    if not done:
+        raise OutputError("{}: OpenCV cannot encode {}".format(path, extension))
+    temporary = "{}.{}.new".format(path, os.getpid())
+    try:
+        with open(temporary, "wb") as file:
+            file.write(encoded.tobytes())
+        os.replace(temporary, path)
+    except PermissionError:
+        raise AccessError("{}: permission denied".format(path)) from None
+    except OSError as error:
+        raise OutputError("{}: cannot be written ({})".format(path, error.strerror)) from None

@@ -1,0 +1,56 @@
+"""The numbers and structs that Python reads from the kernels' headers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from edgegs.kernels.headers import constants, struct_dtype, structs
+from edgegs.kernels.toolchains import HostCompiler
+from edgegs.paths import shipped
+
+
+def test_every_define_is_read_and_used():
+    text = (shipped("cuda") / "constants.h").read_text()
+    defined = re.findall(r"^#define (\w+)", text, re.MULTILINE)
+    assert list(constants()) == defined
+    kernels = "".join(path.read_text() for path in shipped("cuda").rglob("*") if path.suffix in (".cuh", ".cu", ".hpp"))
+    for name in defined:
+        assert re.search(r"\b{}\b".format(name), kernels), "{} is not used by any kernel".format(name)
+
+
+def test_derived_constants_agree():
+    c = constants()
+    assert c["TILE_PIXELS"] == c["TILE_SIZE"] ** 2 == c["RASTERIZE_THREADS"]
+    assert c["SORT_DIGITS"] == 2 ** c["SORT_DIGIT_BITS"]
+    assert c["ALPHA_MIN"] == pytest.approx(1 / 255, rel=1e-7)
+    assert np.log(c["ALPHA_MIN"]) - 1e-4 < c["POWER_MIN"] < np.log(c["ALPHA_MIN"]) - 1e-5
+
+
+@pytest.mark.parametrize("struct", sorted(structs()))
+def test_dtype_is_laid_out_as_the_compiler_lays_it_out(struct, tmp_path):
+    dtype = struct_dtype(struct)
+    prints = "".join('std::printf("%zu\\n", offsetof(edgegs::{}, {}));'.format(struct, name) for name in dtype.names)
+    source = tmp_path / "offsets.cpp"
+    source.write_text(
+        "#include <cstddef>\n#include <cstdio>\nnamespace edgegs {{ typedef unsigned char uint8; typedef unsigned short "
+        'uint16;\ntypedef unsigned int uint32; typedef unsigned long long uint64; }}\n#include "{}"\n'
+        'int main() {{ {} std::printf("%zu\\n", sizeof(edgegs::{})); }}'.format(
+            shipped("cuda") / "params.h", prints, struct
+        )
+    )
+    subprocess.run([HostCompiler().command, "-std=c++14", str(source), "-o", str(tmp_path / "offsets")], check=True)
+    done = subprocess.run([str(tmp_path / "offsets")], stdout=subprocess.PIPE, check=True, text=True)
+    *offsets, size = [int(line) for line in done.stdout.split()]
+    assert offsets == [dtype.fields[name][1] for name in dtype.names]
+    assert size == dtype.itemsize
+    assert size % 8 == 0  # nothing depends on how a driver pads the last word
+
+
+def test_pointers_come_first():
+    for fields in structs().values():
+        pointers = [field.is_pointer for field in fields]
+        assert pointers == sorted(pointers, reverse=True)

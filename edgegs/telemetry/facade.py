@@ -1,0 +1,324 @@
+"""Telemetry as the daemon sees it: frames and events go in, records and a live snapshot come out."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import threading
+import time
+from typing import Any, Callable, Deque, Dict, List, Optional
+
+from edgegs.errors import ConfigError
+from edgegs.frame import Frame
+from edgegs.telemetry import host
+from edgegs.telemetry.board import Board, identify
+from edgegs.telemetry.clocks import Clocks
+from edgegs.telemetry.energy import EnergyMeter
+from edgegs.telemetry.power import Ina3221, Rapl, rail_note
+from edgegs.telemetry.reader import SensorReader
+from edgegs.telemetry.readings import ABSENT, Collector, Sample
+from edgegs.telemetry.recorder import Recorder
+from edgegs.telemetry.sampler import Sampler
+from edgegs.telemetry.sysfs import HwmonTemperatures, ThermalZones
+from edgegs.telemetry.throttle import Cooling, KernelAlarms, OverCurrent
+from edgegs.telemetry.window import StageWindow, WindowData
+
+log = logging.getLogger("edgegs.telemetry")
+
+SOURCES = ("auto", "sysfs", "none")
+
+#: The wall clock was stepped when it moved this much against the monotonic one within a window (a clock
+#: that is only slewed moves half a millisecond a second).
+CLOCK_STEP_S = 0.25
+
+#: Events that a snapshot shows.
+_RECENT_EVENTS = 20
+
+
+def make_collectors(source: str, sysfs_root: str, reader: SensorReader, board: Board) -> List[Collector]:
+    """The collectors of a source: "none" has none; "auto" is what this machine offers, today sysfs.
+
+    Raises:
+        ConfigError: there is no such source.
+    """
+    if source not in SOURCES:
+        raise ConfigError("telemetry.source: {!r} is not one of {}".format(source, ", ".join(SOURCES)))
+    if source == "none":
+        return []
+    kinds = (ThermalZones, HwmonTemperatures, Ina3221, Rapl, Clocks, Cooling, OverCurrent)
+    collectors: List[Collector] = [kind(sysfs_root, reader) for kind in kinds]
+    if board.is_tegra and os.path.realpath(sysfs_root) == "/sys":
+        collectors.append(KernelAlarms())
+    return collectors
+
+
+class Telemetry:
+    """Samples sensors, sums up frames by window, and records both side by side.
+
+    Args:
+        sysfs_root: where sysfs is mounted. source: "auto", "sysfs" or "none" (frames only).
+        interval_s: length of a window and distance of the sensors' readings.
+        log_dir: folder of the runs; None records nothing. max_mb, rotate_mb, flush_s, min_free_mb: see
+            ``Recorder``.
+        read_timeout_s: how long a sensor may take before it is left alone.
+        nv_tegra_release, nvpmodel_status, nvpmodel_conf: where Jetson Linux says what it is.
+
+    Raises:
+        AccessError, OutputError: the log cannot be created. ConfigError: unknown source.
+
+    ``frame``, ``dropped``, ``event`` and ``snapshot`` may be called from any thread, take microseconds and
+    never raise for want of a sensor or a disk.
+    """
+
+    def __init__(
+        self,
+        sysfs_root: str = "/sys",
+        source: str = "auto",
+        interval_s: float = 1.0,
+        log_dir: Optional[str] = None,
+        max_mb: float = 256.0,
+        rotate_mb: float = 16.0,
+        flush_s: float = 10.0,
+        min_free_mb: float = 16.0,
+        read_timeout_s: float = 0.5,
+        nv_tegra_release: str = "/etc/nv_tegra_release",
+        nvpmodel_status: str = "/var/lib/nvpmodel/status",
+        nvpmodel_conf: str = "/etc/nvpmodel.conf",
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.board = identify(sysfs_root, nv_tegra_release, nvpmodel_status, nvpmodel_conf)
+        reader = SensorReader(read_timeout_s)
+        collectors = make_collectors(source, sysfs_root, reader, self.board)
+        self._interval_s = interval_s
+        self._wall_ns = wall_ns
+        self._sampler = Sampler(collectors, interval_s, self._cut, self._sampled, reader)
+        self._recorder: Optional[Recorder] = None
+        if log_dir is not None:
+            self._recorder = Recorder(
+                log_dir, max_mb=max_mb, rotate_mb=rotate_mb, flush_s=flush_s, min_free_mb=min_free_mb
+            )
+        self._window = StageWindow()
+        self._energy = EnergyMeter(max_gap_s=3 * interval_s)
+        self._closed: Optional[WindowData] = None
+        self._clock_offset: Optional[int] = None
+        self._previous: Optional[Sample] = None
+        self._started_ns = 0
+        self._begun = False
+
+        self._lock = threading.Lock()  # guards what snapshot() shows
+        self._info: Dict[str, Any] = {}
+        self._latest: Dict[str, Any] = {}
+        self._sensors: Dict[str, Dict[str, Any]] = {}
+        self._events: Deque[Dict[str, Any]] = collections.deque(maxlen=_RECENT_EVENTS)
+        self._frames = 0
+        self._redraws = 0
+        self._dropped: Dict[str, Dict[str, int]] = {}
+        self._energy_j: Dict[str, float] = {}
+        self._throttled: Dict[str, int] = {}
+        self._running = False
+
+    @property
+    def run_id(self) -> Optional[str]:
+        """Name of the run in the log folder; None without a log."""
+        return self._recorder.run_id if self._recorder else None
+
+    @property
+    def log_path(self) -> Optional[str]:
+        """The live log file; None without a log."""
+        return self._recorder.path if self._recorder else None
+
+    def start(self, info: Dict[str, Any]) -> None:
+        """Begin the run. ``info`` goes into the start record beside what telemetry finds out itself:
+        scene (path, sha256, n_splats), config_hash, backend, variant, image, version, driver …
+        """
+        sample = self._sampler.sample()
+        facts: Dict[str, Any] = dict(self.board.facts(), **host.versions())
+        facts["interval_s"] = self._interval_s
+        facts["sensors"] = _sensor_states(sample)
+        if sample.total_rail:
+            facts["total_rail"] = sample.total_rail
+        notes = {rail: rail_note(rail) for rail in sample.power_w if rail_note(rail)}
+        if notes:
+            facts["rail_notes"] = notes
+        facts["clk_limits_hz"] = sample.clk_limits_hz
+        if "gpu" in sample.clk_limits_hz:
+            low, high = sample.clk_limits_hz["gpu"]
+            facts["gpu_clock_pinned"] = low == high
+        facts.update(info)
+        with self._lock:
+            self._info = facts
+            self._sensors = facts["sensors"]
+            self._running = True
+        self._previous = sample
+        self._meter(sample)
+        self._record("start", facts)
+        now = time.monotonic_ns()
+        self._started_ns = now
+        self._clock_offset = self._wall_ns() - now
+        self._window.cut(now)
+        self._sampler.start()
+
+    def frame(self, frame: Frame) -> None:
+        """Count one drawn frame with its stage times."""
+        self._window.add(frame)
+
+    def dropped(self, output: str, n: int = 1, reason: str = "slow") -> None:
+        """Count ``n`` frames that an output did not get."""
+        self._window.drop(output, n, reason)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Record that something happened (an output failed, the configuration was reloaded …)."""
+        fields["kind"] = kind
+        self._record("event", fields)
+        shown = dict(fields, t_mono_ns=time.monotonic_ns(), t_wall=host.rfc3339(self._wall_ns()))
+        with self._lock:
+            self._events.append(shown)
+
+    def snapshot(self) -> Dict[str, Any]:
+        """The state now, for ``/status`` and the web page.
+
+        Returns:
+            ``run_id``, ``running``, ``uptime_s``, ``info`` (the start record's facts), ``window`` (the
+            last window's record; empty before the first), ``sensors`` {collector: {state, cause}},
+            ``totals`` {frames, redraws, dropped, energy_j, throttle_events}, ``events`` (newest last),
+            ``log`` {state, path, records, dropped_records, error} or None. Do not change what is inside.
+        """
+        with self._lock:
+            result = {
+                "run_id": self.run_id,
+                "running": self._running,
+                "uptime_s": (time.monotonic_ns() - self._started_ns) / 1e9 if self._started_ns else 0.0,
+                "info": self._info,
+                "window": self._latest,
+                "sensors": self._sensors,
+                "totals": self._totals(),
+                "events": list(self._events),
+            }
+        result["log"] = self._recorder.status() if self._recorder else None
+        return result
+
+    def stop(self, reason: str = "stopped") -> None:
+        """End the last window, write the stop record, close the log and end the threads."""
+        if self._running:
+            self._sampler.stop()
+            with self._lock:
+                self._running = False
+                totals = self._totals()
+            uptime = (time.monotonic_ns() - self._started_ns) / 1e9
+            self._record("stop", dict(totals, reason=reason, uptime_s=round(uptime, 3)))
+        if self._recorder is not None:
+            self._recorder.close()
+
+    # ---- the sampler's thread ----------------------------------------------------------------------
+
+    def _cut(self, t_ns: int) -> None:
+        """The window ends before the sensors are read, so that slow sensors do not lengthen it."""
+        if self._begun:
+            self._closed = self._window.cut(t_ns)
+        self._begun = True  # the first tick comes at once and ends no window
+
+    def _sampled(self, sample: Sample) -> None:
+        self._meter(sample)
+        self._watch(sample)
+        data, self._closed = self._closed, None
+        if data is None:
+            return
+        joules = self._energy.window(data.begin_ns, data.end_ns)
+        record = data.summary()
+        record.update(_sensor_fields(sample, joules, (data.end_ns - data.begin_ns) / 1e9))
+        record["mem"] = host.memory()
+        self._record("window", record, data.end_ns)
+        with self._lock:
+            self._latest = dict(record, t_mono_ns=data.end_ns, t_wall=host.rfc3339(self._wall_ns()))
+            self._sensors = _sensor_states(sample)
+            self._frames += data.frames
+            self._redraws += data.redraws
+            for output, reasons in data.dropped.items():
+                total = dict(self._dropped.get(output, {}))
+                for cause, n in reasons.items():
+                    total[cause] = total.get(cause, 0) + n
+                self._dropped[output] = total
+            for rail, energy in joules.items():
+                self._energy_j[rail] = self._energy_j.get(rail, 0.0) + energy
+
+    def _meter(self, sample: Sample) -> None:
+        for rail, power in sample.power_w.items():
+            self._energy.add(rail, sample.power_t_ns[rail], power)
+
+    def _watch(self, sample: Sample) -> None:
+        """Turn changes since the previous sample into events."""
+        offset = self._wall_ns() - time.monotonic_ns()
+        if self._clock_offset is not None and abs(offset - self._clock_offset) >= CLOCK_STEP_S * 1e9:
+            self.event("clock_step", step_s=round((offset - self._clock_offset) / 1e9, 3))
+        self._clock_offset = offset
+        before, self._previous = self._previous, sample
+        if before is None:
+            return
+        was, now = set(before.throttle or []), set(sample.throttle or [])
+        with self._lock:
+            for cause in now - was:
+                counted = sample.throttle_counts.get(cause, 1)
+                self._throttled[cause] = self._throttled.get(cause, 0) + counted
+            for cause in now & was:
+                self._throttled[cause] = self._throttled.get(cause, 0) + sample.throttle_counts.get(cause, 0)
+        for cause in sorted(now - was):
+            self.event("throttle_on", cause=cause)
+        for cause in sorted(was - now):
+            self.event("throttle_off", cause=cause)
+        for domain, limits in sample.clk_limits_hz.items():
+            if before.clk_limits_hz.get(domain, limits) != limits:
+                self.event("clock_limits", domain=domain, min_hz=limits[0], max_hz=limits[1])
+        for name, readings in sample.collectors.items():
+            old = before.collectors.get(name)
+            if old is not None and old.state != readings.state:
+                self.event("sensor", collector=name, state=readings.state, cause=readings.cause)
+
+    def _record(self, kind: str, fields: Dict[str, Any], t_mono_ns: Optional[int] = None) -> None:
+        if self._recorder is not None:
+            self._recorder.write(kind, fields, t_mono_ns)
+
+    def _totals(self) -> Dict[str, Any]:
+        return {
+            "frames": self._frames,
+            "redraws": self._redraws,
+            "dropped": {output: dict(reasons) for output, reasons in self._dropped.items()},
+            "energy_j": {rail: round(joules, 3) for rail, joules in self._energy_j.items()},
+            "throttle_events": dict(self._throttled),
+        }
+
+
+def _sensor_fields(sample: Sample, joules: Dict[str, float], window_s: float) -> Dict[str, Any]:
+    """The sensors' part of a window record; what is not known is left out.
+
+    A rail's power is its mean over exactly the window: its energy divided by the window's length.
+    """
+    fields: Dict[str, Any] = {
+        "power_w": {
+            rail: {"w": round(energy / window_s, 4), "method": sample.power_w[rail].method}
+            for rail, energy in joules.items()
+            if rail in sample.power_w and window_s > 0
+        },
+        "energy_j": {rail: round(energy, 5) for rail, energy in joules.items()},
+        "temp_c": {name: round(degrees, 2) for name, degrees in sample.temp_c.items()},
+        "clk_hz": {name: int(hertz) for name, hertz in sample.clk_hz.items()},
+        "load": {name: round(load, 3) for name, load in sample.load.items()},
+    }
+    if sample.total_rail and sample.total_rail in fields["power_w"]:
+        fields["total_rail"] = sample.total_rail
+    known = {name: value for name, value in fields.items() if value}
+    if sample.throttle is not None:  # an empty list says that it was looked for and not seen
+        known["throttle"] = sample.throttle
+    return known
+
+
+def _sensor_states(sample: Sample) -> Dict[str, Dict[str, Any]]:
+    """{collector: {state, cause, failed}} of all that are not merely absent."""
+    states: Dict[str, Dict[str, Any]] = {}
+    for name, readings in sample.collectors.items():
+        states[name] = {"state": readings.state}
+        if readings.cause and readings.state != ABSENT:
+            states[name]["cause"] = readings.cause
+        if readings.failed:
+            states[name]["failed"] = dict(readings.failed)
+    return states

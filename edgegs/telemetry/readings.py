@@ -1,0 +1,142 @@
+"""What the collectors hand over: one ``Readings`` a collector and tick, merged into one ``Sample`` a tick.
+
+A value that could not be read is absent from its dictionary. It is never 0, never -256 and never the
+previous value.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Dict, Iterable, List, Optional, Tuple
+
+log = logging.getLogger("edgegs.telemetry")
+
+#: Something was read; the hardware is there but nothing could be read; the hardware is not there.
+USABLE, UNREADABLE, ABSENT = "usable", "unreadable", "absent"
+
+
+@dataclass(frozen=True)
+class Power:
+    """One rail's power.
+
+    Attributes:
+        watts: at the moment of reading, or the mean since the previous reading for an energy counter.
+        method: how it was measured: "ina3221_iio", "ina3221_hwmon" or "rapl_counter".
+        energy_j: joules since the previous reading, where the hardware counts energy itself.
+    """
+
+    watts: float
+    method: str
+    energy_j: Optional[float] = None
+
+
+@dataclass
+class Readings:
+    """What one collector read in one tick.
+
+    Attributes:
+        collector: the collector's name.
+        t_mono_ns: monotonic time in the middle of the read.
+        state: ``USABLE``, ``UNREADABLE`` or ``ABSENT``; ``cause`` says why it is not usable.
+        power_w: by the board's own rail names. total_rail: the rail that already is the board's total.
+        temp_c, clk_hz, load: degrees Celsius, hertz, and 0..1, by sensor or clock domain.
+        clk_limits_hz: (lowest, highest) frequency that is allowed now, by clock domain.
+        throttle: causes seen now; empty when none, None when this collector cannot tell.
+        throttle_counts: throttling events that the hardware counted since the previous reading.
+        failed: sensors that exist but gave no value, with the cause.
+    """
+
+    collector: str
+    t_mono_ns: int = 0
+    state: str = ABSENT
+    cause: str = ""
+    power_w: Dict[str, Power] = field(default_factory=dict)
+    total_rail: Optional[str] = None
+    temp_c: Dict[str, float] = field(default_factory=dict)
+    clk_hz: Dict[str, float] = field(default_factory=dict)
+    clk_limits_hz: Dict[str, Tuple[float, float]] = field(default_factory=dict)
+    load: Dict[str, float] = field(default_factory=dict)
+    throttle: Optional[List[str]] = None
+    throttle_counts: Dict[str, int] = field(default_factory=dict)
+    failed: Dict[str, str] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        return self.state == USABLE
+
+
+class Collector:
+    """One kind of sensor. A subclass fills ``Readings`` in ``_read``; what that raises becomes a cause."""
+
+    name = ""
+
+    def collect(self) -> Readings:
+        """Read once. Never raises: a failure is ``success == False`` with its cause."""
+        before = time.monotonic_ns()
+        readings = Readings(self.name, before)
+        try:
+            self._read(readings)
+        except Exception as error:
+            log.debug("collector %s failed", self.name, exc_info=True)
+            readings = Readings(self.name, before, state=UNREADABLE)
+            readings.cause = f"{type(error).__name__}: {error}"
+        readings.t_mono_ns = (before + time.monotonic_ns()) // 2
+        return readings
+
+    def _read(self, readings: Readings) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what the collector holds open."""
+
+
+@dataclass
+class Sample:
+    """All collectors' readings of one tick; ``collectors`` keeps them apart, the rest is merged."""
+
+    t_mono_ns: int
+    collectors: Dict[str, Readings] = field(default_factory=dict)
+    power_w: Dict[str, Power] = field(default_factory=dict)
+    power_t_ns: Dict[str, int] = field(default_factory=dict)
+    total_rail: Optional[str] = None
+    temp_c: Dict[str, float] = field(default_factory=dict)
+    clk_hz: Dict[str, float] = field(default_factory=dict)
+    clk_limits_hz: Dict[str, Tuple[float, float]] = field(default_factory=dict)
+    load: Dict[str, float] = field(default_factory=dict)
+    throttle: Optional[List[str]] = None
+    throttle_counts: Dict[str, int] = field(default_factory=dict)
+
+
+def merge(t_mono_ns: int, readings: Iterable[Readings]) -> Sample:
+    """One ``Sample`` from the readings of a tick; of two equal names the first collector's stands."""
+    sample = Sample(t_mono_ns)
+    for one in readings:
+        sample.collectors[one.collector] = one
+        for rail, power in one.power_w.items():
+            if rail not in sample.power_w:
+                sample.power_w[rail] = power
+                sample.power_t_ns[rail] = one.t_mono_ns
+        if sample.total_rail is None:
+            sample.total_rail = one.total_rail
+        for name in ("temp_c", "clk_hz", "clk_limits_hz", "load"):
+            merged = getattr(sample, name)
+            for key, value in getattr(one, name).items():
+                merged.setdefault(key, value)
+        if one.throttle is not None:
+            seen = sample.throttle or []
+            sample.throttle = seen + [cause for cause in one.throttle if cause not in seen]
+        for cause, count in one.throttle_counts.items():
+            sample.throttle_counts[cause] = sample.throttle_counts.get(cause, 0) + count
+    return sample
+
+
+def unique(name: str, taken: Iterable[str]) -> str:
+    """``name``, or ``name#2``, ``name#3`` … where a sensor of that name is there already."""
+    names = set(taken)
+    candidate, number = name, 1
+    while candidate in names:
+        number += 1
+        candidate = f"{name}#{number}"
+    return candidate

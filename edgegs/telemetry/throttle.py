@@ -1,0 +1,161 @@
+"""Signs of throttling: cooling devices at work, over-current counters, and the kernel's alarm lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Dict, List, Optional, Tuple
+
+from edgegs.telemetry.reader import SensorReader, number, text
+from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Readings
+from edgegs.telemetry.sysfs import SysfsCollector, conclude, find
+
+#: Cooling devices whose state limits no clock: fans, displays, radios, a surface warning, a fixed offset.
+_NO_LIMIT = re.compile(r"fan|lcd|backlight|hot-surface|iwl|wifi|ath1|tcc|charg|battery", re.IGNORECASE)
+
+#: soctherm_oc counters of Orin, by what the hardware reacts to.
+_OVER_CURRENT = {"oc1": "under_voltage", "oc2": "over_current_average", "oc3": "over_current_peak"}
+
+_ALARM = re.compile(rb"soctherm: OC ALARM")
+
+#: Lines of kernel log taken in one tick, so that a flooding kernel cannot hold the sampler.
+_MAX_LINES = 256
+
+
+class Cooling(SysfsCollector):
+    """``class/thermal/cooling_device*``: a state above 0 is cause ``cooling:TYPE``."""
+
+    name = "cooling"
+
+    def __init__(self, root: str, reader: SensorReader) -> None:
+        super().__init__(root, reader)
+        self._devices: List[Tuple[str, str]] = []
+
+    def _scan(self) -> None:
+        self._devices = []
+        folders = find(self.root, "class/thermal/cooling_device*")
+        types = self.reader.read(os.path.join(folder, "type") for folder in folders)
+        for folder in folders:
+            try:
+                kind = text(types[os.path.join(folder, "type")])
+            except OSError:
+                continue
+            if kind and not _NO_LIMIT.search(kind):
+                self._devices.append((kind, os.path.join(folder, "cur_state")))
+
+    def _read(self, readings: Readings) -> None:
+        self._scan_if_due()
+        results = self.reader.read(path for _, path in self._devices)
+        active: List[str] = []
+        answered = False
+        for kind, path in self._devices:
+            try:
+                state = number(results[path])
+                answered = True
+                if state > 0 and "cooling:" + kind not in active:
+                    active.append("cooling:" + kind)
+            except ValueError as error:
+                readings.failed[kind] = str(error)
+            except OSError as error:
+                self._fail(readings, kind, error)
+        if answered:
+            readings.throttle = active
+        conclude(readings, answered, bool(self._devices))
+
+
+class OverCurrent(SysfsCollector):
+    """``soctherm_oc`` event counters: what they grew by since the previous reading."""
+
+    name = "over_current"
+
+    def __init__(self, root: str, reader: SensorReader) -> None:
+        super().__init__(root, reader)
+        self._counters: List[Tuple[str, str]] = []
+        self._previous: Dict[str, int] = {}
+
+    def _scan(self) -> None:
+        self._counters = [
+            (_OVER_CURRENT[os.path.basename(path)[:3]], path)
+            for path in find(self.root, "class/hwmon/hwmon*/oc[123]_event_cnt")
+        ]
+
+    def _read(self, readings: Readings) -> None:
+        self._scan_if_due()
+        results = self.reader.read(path for _, path in self._counters)
+        active: List[str] = []
+        answered = False
+        for cause, path in self._counters:
+            try:
+                count = number(results[path])
+            except ValueError as error:
+                readings.failed[cause] = str(error)
+                continue
+            except OSError as error:
+                self._fail(readings, cause, error)
+                continue
+            answered = True
+            grown = count - self._previous.get(path, count)
+            self._previous[path] = count
+            if grown > 0:
+                active.append(cause)
+                readings.throttle_counts[cause] = readings.throttle_counts.get(cause, 0) + grown
+        if answered:
+            readings.throttle = active
+        conclude(readings, answered, bool(self._counters))
+
+
+class KernelAlarms(Collector):
+    """``soctherm: OC ALARM`` lines of the kernel log (a weak 5 V supply of a Nano), cause ``oc_alarm``.
+
+    Only lines that come after the collector's start count. The log may be closed to us: then unreadable.
+    """
+
+    name = "kernel_log"
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        self._path = path
+        self._descriptor: Optional[int] = None
+
+    def _read(self, readings: Readings) -> None:
+        if self._descriptor is None and not self._open(readings):
+            return
+        alarms = self._count()
+        readings.state = USABLE
+        readings.throttle = ["oc_alarm"] if alarms else []
+        if alarms:
+            readings.throttle_counts["oc_alarm"] = alarms
+
+    def _open(self, readings: Readings) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            return True
+        except FileNotFoundError:
+            readings.state, readings.cause = ABSENT, "no " + self._path
+        except OSError as error:
+            self.close()
+            readings.state, readings.cause = UNREADABLE, f"{self._path}: {error.strerror}"
+        return False
+
+    def _count(self) -> int:
+        assert self._descriptor is not None
+        alarms = 0
+        for _ in range(_MAX_LINES):
+            try:
+                chunk = os.read(self._descriptor, 8192)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # lines were overwritten before we came
+                    continue
+                if error.errno == errno.EAGAIN:
+                    break
+                raise
+            if not chunk:
+                break
+            alarms += len(_ALARM.findall(chunk))
+        return alarms
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -7,12 +7,10 @@ import threading
 import time
 
 import numpy as np
-import pytest
 
 from edgegs.errors import ConfigError, DeviceError, OutputError
 from edgegs.frame import Frame
 from edgegs.sinks import Sink, SinkRunner, create_sink
-from edgegs.sinks.backoff import Backoff, LogLimiter
 from edgegs.sinks.runner import Clock
 
 WAIT = 20.0  # seconds until a test that would hang fails instead
@@ -81,6 +79,13 @@ class FakeClock(Clock):
 def acquire(semaphore, times=1):
     for _ in range(times):
         assert semaphore.acquire(timeout=WAIT)
+
+
+def until(condition):
+    limit = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
 
 
 def running(sink, **options):
@@ -180,8 +185,10 @@ def test_first_failure_is_there_for_the_daemon_to_judge():
             Clock.wait(self, condition, WAIT)
 
     error = DeviceError("output test:: port 1 is in use")
-    runner = running(ScriptedSink(opens=[error]), required=True, clock=HeldClock())
+    sink = ScriptedSink(opens=[error])
+    runner = running(sink, required=True, clock=HeldClock())
     assert gate.wait(WAIT)
+    assert sink.calls == [("open", 8, 6, 30.0), ("close",)]  # nothing half open stays behind
     assert runner.wait_attempted(WAIT)
     assert runner.state == "retrying"
     assert runner.error is error
@@ -200,8 +207,7 @@ def test_write_error_reconnects():
     acquire(sink.wrote)
     runner.offer(frame(1))  # fails
     acquire(sink.entered, 2)
-    while runner.status()["reconnects"] == 0:
-        time.sleep(0.001)
+    until(lambda: runner.status()["reconnects"] == 1)
     runner.offer(frame(2))
     acquire(sink.wrote)
     assert runner.stop(WAIT)
@@ -210,6 +216,20 @@ def test_write_error_reconnects():
     status = runner.status()
     assert (status["frames_written"], status["reconnects"], status["dropped"]["down"]) == (2, 1, 1)
     assert clock.waits == [1]
+
+
+def test_after_a_long_time_up_the_first_retry_comes_soon_again():
+    clock = FakeClock()
+    sink = ScriptedSink(opens=[OutputError("no")] * 3, writes=[None, OutputError("gone")])
+    runner = running(sink, clock=clock)
+    runner.offer(frame(0))
+    acquire(sink.wrote)
+    assert clock.waits == [1, 2, 4]
+    clock.time += 30
+    runner.offer(frame(1))  # fails
+    until(lambda: runner.status()["reconnects"] == 1)
+    assert clock.waits == [1, 2, 4, 1]
+    assert runner.stop(WAIT)
 
 
 def test_configuration_error_is_final():
@@ -230,8 +250,7 @@ def test_unforeseen_exception_is_survived_and_named():
     runner = running(sink, clock=clock)
     runner.offer(frame(0))
     acquire(sink.entered)
-    while runner.status()["reconnects"] == 0:
-        time.sleep(0.001)
+    until(lambda: runner.status()["reconnects"] == 1)
     runner.offer(frame(1))
     acquire(sink.wrote)
     assert runner.stop(WAIT)
@@ -376,24 +395,3 @@ def test_broken_device_does_not_flood_the_log(caplog):
     lines = [record.message for record in caplog.records]
     assert sum("gone" in line for line in lines) == 3
     assert sum(line.endswith(": up") for line in lines) <= 4
-
-
-def test_back_off_starts_over_only_after_a_long_time_up():
-    backoff = Backoff(1, 30)
-    assert [backoff.next_wait() for _ in range(4)] == [1, 2, 4, 8]
-    backoff.opened(100)
-    backoff.failed(101)
-    assert backoff.next_wait() == 16
-    backoff.opened(200)
-    backoff.failed(230)
-    assert backoff.next_wait() == 1
-    with pytest.raises(ValueError):
-        Backoff(0, 1)
-
-
-def test_log_limiter_counts_what_it_keeps_back():
-    limiter = LogLimiter(burst=2, period_s=60)
-    assert [limiter.allow(0), limiter.allow(0), limiter.allow(0), limiter.allow(30)] == [0, 0, None, None]
-    assert limiter.allow(60) == 2
-    assert limiter.allow(61) is None
-    assert [limiter.allow(1000), limiter.allow(1000), limiter.allow(1000)] == [1, 0, None]

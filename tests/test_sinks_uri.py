@@ -74,6 +74,7 @@ def test_refused(uri, says):
         ("null:", {"quality": 3}, "unknown option quality; null: outputs have no options"),
         ("file:///x.png", {"token": "t"}, "unknown option token; file: outputs have queue"),
         ("file:///x.png", {"codec": "MJPG"}, "codec is for videos only"),
+        ("file:///x.mkv", {"quality": 90}, "quality is for pictures only"),
         ("file:///x.mkv", {"codec": "MJPEG"}, "four characters"),
         ("file:///x.mkv", {"queue": 0}, "queue is 0; expected a whole number from 1 to 64"),
         ("file:///x.mkv", {"queue": True}, "queue is True"),

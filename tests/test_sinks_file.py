@@ -1,0 +1,350 @@
+"""``file://``: what lies on the disk afterwards, read back picture by picture."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edgegs.errors import AccessError, OutputError
+from edgegs.frame import Frame
+from edgegs.sinks import SinkRunner, create_sink
+from edgegs.sinks import file as file_module
+from edgegs.sinks.runner import Clock
+
+WAIT = 20.0
+WIDTH, HEIGHT = 96, 64
+# MPEG-4 and MJPEG at OpenCV's default rate on these smooth pictures: 34.6 dB or more was measured; 30 leaves room
+# for other FFmpeg builds and is far above what a swapped channel, a shifted or a neighbouring frame gives (< 26).
+VIDEO_PSNR_DB = 30.0
+
+
+def picture(index, width=WIDTH, height=HEIGHT):
+    """A smooth moving gradient whose three channels all differ."""
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    image = np.empty((height, width, 3), np.uint8)
+    image[..., 0] = 255 * x / width
+    image[..., 1] = 255 * y / height
+    image[..., 2] = 127 + 120 * np.sin((x + 24 * index) * 2 * np.pi / width)
+    return image
+
+
+def frame(index, width=WIDTH, height=HEIGHT):
+    return Frame(picture(index, width, height), index, time.monotonic_ns(), 1.0)
+
+
+def write(uri, count, **options):
+    """Write ``count`` frames straight through a sink."""
+    sink = create_sink(uri, **options)
+    sink.open(WIDTH, HEIGHT, 30.0)
+    for index in range(count):
+        sink.write(frame(index))
+    sink.close()
+
+
+def read_video(path):
+    capture = cv2.VideoCapture(str(path))
+    frames = []
+    while True:
+        there, image = capture.read()
+        if not there:
+            capture.release()
+            return frames
+        frames.append(image)
+
+
+def psnr(one, other):
+    error = np.mean((one.astype(np.float64) - other) ** 2)
+    return 10 * np.log10(255**2 / max(error, 1e-12))
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+# ---- videos ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
+def test_video_reads_back_frame_by_frame(tmp_path, suffix):
+    path = tmp_path / ("out" + suffix)
+    write(f"file://{path}", 20)
+    frames = read_video(path)
+    assert len(frames) == 20
+    for index, image in enumerate(frames):
+        assert image.shape == (HEIGHT, WIDTH, 3)
+        assert psnr(image, picture(index)) > VIDEO_PSNR_DB
+    assert psnr(frames[0], picture(1)) < VIDEO_PSNR_DB  # the bar can tell neighbours apart
+    assert psnr(frames[0], picture(0)[..., ::-1]) < VIDEO_PSNR_DB  # and RGB from BGR
+    capture = cv2.VideoCapture(str(path))
+    assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(30.0)
+    assert names(tmp_path) == [path.name]
+
+
+def test_named_codec(tmp_path):
+    write(f"file://{tmp_path}/out.avi", 3, codec="FFV1")
+    frames = read_video(tmp_path / "out.avi")
+    assert [np.abs(image.astype(int) - picture(i)).max() <= 3 for i, image in enumerate(frames)] == [True] * 3
+
+
+def test_codec_that_opencv_cannot_write_is_an_error(tmp_path):
+    sink = create_sink(f"file://{tmp_path}/out.mkv", codec="ZZZZ")
+    with pytest.raises(OutputError, match=r"cannot write \.mkv"):
+        sink.open(WIDTH, HEIGHT, 30.0)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("suffix", "readable"), [(".mp4", False), (".mkv", True), (".avi", True)])
+def test_video_cut_short_by_a_power_cut(tmp_path, suffix, readable):
+    """What the module says about the formats is so."""
+    path = tmp_path / ("out" + suffix)
+    write(f"file://{path}", 60)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    assert (len(read_video(path)) >= 20) is readable
+    assert readable or read_video(path) == []
+
+
+def test_older_video_is_moved_aside_never_overwritten(tmp_path):
+    path = tmp_path / "out.mkv"
+    for count in (3, 5, 7):
+        write(f"file://{path}", count)
+    assert names(tmp_path) == ["out.1.mkv", "out.2.mkv", "out.mkv"]
+    counts = [len(read_video(tmp_path / name)) for name in names(tmp_path)]
+    assert counts == [3, 5, 7]
+
+
+def test_video_without_a_frame_leaves_the_older_one_in_place(tmp_path):
+    path = tmp_path / "out.mp4"
+    write(f"file://{path}", 3)
+    before = path.read_bytes()
+    write(f"file://{path}", 0)
+    with pytest.raises(OutputError):
+        create_sink(f"file://{path}", codec="ZZZZ").open(WIDTH, HEIGHT, 30.0)
+    assert names(tmp_path) == ["out.mp4"]
+    assert path.read_bytes() == before
+
+
+def test_video_file_deleted_meanwhile(tmp_path):
+    sink = create_sink(f"file://{tmp_path}/out.mkv")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    sink.write(frame(0))
+    (tmp_path / "out.mkv").unlink()
+    with pytest.raises(OutputError, match="the file is gone"):
+        sink.write(frame(1))
+    with pytest.raises(OutputError, match="1 frames were lost"):
+        sink.close()
+    sink.close()  # harmless
+
+
+def test_write_without_open(tmp_path):
+    with pytest.raises(OutputError, match="not open"):
+        create_sink(f"file://{tmp_path}/out.mkv").write(frame(0))
+
+
+# ---- pictures -------------------------------------------------------------------------------------------
+
+
+def test_numbered_pictures_are_exact_and_go_on_after_the_last(tmp_path):
+    uri = f"file://{tmp_path}/frame_%06d.png"
+    write(uri, 3)
+    write(uri, 2)
+    (tmp_path / "frame_x.png").write_bytes(b"not one of ours")
+    write(uri, 1)
+    assert names(tmp_path) == [f"frame_{number:06d}.png" for number in range(6)] + ["frame_x.png"]
+    for number, index in enumerate((0, 1, 2, 0, 1, 0)):
+        assert np.array_equal(cv2.imread(str(tmp_path / f"frame_{number:06d}.png")), picture(index))
+
+
+@pytest.mark.parametrize(("pattern", "first"), [("a%d.png", "a0.png"), ("%03d.jpg", "000.jpg")])
+def test_number_patterns(tmp_path, pattern, first):
+    write(f"file://{tmp_path}/{pattern}", 1)
+    assert names(tmp_path) == [first]
+
+
+def test_percent_in_a_folder_is_just_a_folder(tmp_path):
+    write(f"file://{tmp_path}/100%/a.png", 1)
+    assert names(tmp_path / "100%") == ["a.png"]
+
+
+def test_jpeg_quality(tmp_path):
+    write(f"file://{tmp_path}/low.jpg", 1, quality=20)
+    write(f"file://{tmp_path}/high.jpg", 1, quality=95)
+    low, high = (psnr(cv2.imread(str(tmp_path / name)), picture(0)) for name in ("low.jpg", "high.jpg"))
+    assert high > low + 3 > 33
+    assert (tmp_path / "low.jpg").stat().st_size < (tmp_path / "high.jpg").stat().st_size
+
+
+def test_single_picture_is_never_seen_half(tmp_path):
+    path = tmp_path / "latest.png"
+    sink = create_sink(f"file://{path}")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    sink.write(frame(0))
+    done = threading.Event()
+
+    def writing():
+        for index in range(150):
+            sink.write(frame(index % 4))
+        done.set()
+
+    thread = threading.Thread(target=writing)
+    thread.start()
+    wanted = [picture(index) for index in range(4)]
+    seen = 0
+    while not done.is_set() or seen == 0:
+        image = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+        assert any(np.array_equal(image, one) for one in wanted)
+        seen += 1
+    thread.join()
+    assert names(tmp_path) == ["latest.png"]
+
+
+def test_failed_picture_leaves_the_last_good_one(tmp_path, monkeypatch):
+    path = tmp_path / "latest.png"
+    sink = create_sink(f"file://{path}")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    sink.write(frame(0))
+
+    def full(self, data):
+        with open(str(self), "wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        sink.write(frame(1))
+    assert np.array_equal(cv2.imread(str(path)), picture(0))
+    assert names(tmp_path) == ["latest.png"]
+
+
+# ---- folders, permissions, space ------------------------------------------------------------------------
+
+
+def test_one_missing_folder_is_created(tmp_path):
+    write(f"file://{tmp_path}/runs/out.mkv", 2)
+    assert len(read_video(tmp_path / "runs" / "out.mkv")) == 2
+
+
+def test_deeper_missing_folder_means_an_absent_disk(tmp_path):
+    sink = create_sink(f"file://{tmp_path}/media/disk/out.mkv")
+    with pytest.raises(OutputError, match="create it, or mount its disk"):
+        sink.open(WIDTH, HEIGHT, 30.0)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["out.mkv", "out.png", "out_%d.png"])
+def test_folder_that_is_a_file(tmp_path, name):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="cannot create folder"):
+        create_sink(f"file://{tmp_path}/file/{name}").open(WIDTH, HEIGHT, 30.0)
+
+
+def test_file_name_that_is_a_folder(tmp_path):
+    (tmp_path / "out.mkv").mkdir()
+    with pytest.raises(OutputError, match="is a folder"):
+        create_sink(f"file://{tmp_path}/out.mkv").open(WIDTH, HEIGHT, 30.0)
+
+
+@pytest.mark.parametrize("name", ["out.mkv", "out.png", "out_%d.png"])
+def test_too_little_space(tmp_path, name):
+    sink = create_sink(f"file://{tmp_path}/{name}", min_free_mb=1 << 24)
+    with pytest.raises(OutputError, match=r"must stay free \(min_free_mb\)"):
+        sink.open(WIDTH, HEIGHT, 30.0)
+
+
+def test_disk_that_fills_up_finishes_the_video(tmp_path, monkeypatch):
+    sink = create_sink(f"file://{tmp_path}/out.mp4")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    for index in range(5):
+        sink.write(frame(index))
+    monkeypatch.setattr(file_module, "_CHECK_S", 0.0)
+    sink._min_free = 1 << 62
+    with pytest.raises(OutputError, match="must stay free"):
+        sink.write(frame(5))
+    sink.close()
+    assert len(read_video(tmp_path / "out.mp4")) == 5
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that an unprivileged user can reach (pytest's own is closed to others)."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.fixture
+def unprivileged():
+    """Permissions do not bind root: act as nobody."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+class ManualClock(Clock):
+    """Back-off ends when the test says so."""
+
+    def __init__(self):
+        self.waiting = threading.Event()
+        self.skipped = 0.0
+
+    def now(self):
+        return time.monotonic() + self.skipped
+
+    def wait(self, condition, timeout):
+        self.waiting.set()
+        condition.wait(timeout)
+
+
+def test_read_only_folder_retries_heals_and_leaves_the_others_alone(open_folder, unprivileged):
+    closed = open_folder / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+    clock = ManualClock()
+    broken = SinkRunner(create_sink(f"file://{closed}/a_%d.png"), WIDTH, HEIGHT, 30.0, clock=clock)
+    good = SinkRunner(create_sink(f"file://{open_folder}/b_%d.png"), WIDTH, HEIGHT, 30.0)
+    for runner in (broken, good):
+        runner.start()
+    assert clock.waiting.wait(WAIT)
+    assert broken.state == "retrying"
+    assert isinstance(broken.error, AccessError)
+    assert broken.error.exit_code == 77
+    assert str(closed) in broken.status()["last_error"]
+    for index in range(3):
+        for runner in (broken, good):
+            runner.offer(frame(index))
+    assert good.wait_delivered(WAIT)
+    assert not broken.first_delivery.is_set()
+
+    closed.chmod(0o755)
+    clock.skipped = 60.0
+    broken.offer(frame(3))  # wakes the waiting thread, which sees that the time is over
+    assert broken.wait_delivered(WAIT)
+    assert broken.state == "up"
+    assert all(runner.stop(WAIT) for runner in (broken, good))
+    assert len(names(closed)) == 4
+    assert {"b_0.png", "b_1.png", "b_2.png"} <= set(names(open_folder))
+
+
+def test_video_gets_every_frame_through_a_runner_that_keeps_up(tmp_path):
+    runner = SinkRunner(create_sink(f"file://{tmp_path}/out.mkv", queue=40), WIDTH, HEIGHT, 30.0)
+    runner.start()
+    assert runner.wait_attempted(WAIT)
+    for index in range(40):
+        runner.offer(frame(index))
+    assert runner.stop(WAIT)
+    frames = read_video(tmp_path / "out.mkv")
+    assert len(frames) == 40
+    assert all(psnr(image, picture(index)) > VIDEO_PSNR_DB for index, image in enumerate(frames))
+    assert runner.status()["frames_dropped"] == 0

@@ -1,0 +1,87 @@
+"""The kinds of values that the models are made of, and the models' base."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Tuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+from typing_extensions import Annotated
+
+from edgegs.config.outputs import UriError, check_path, parse_output, resolve
+
+Y_DOWN_UP = (0.0, -1.0, 0.0)  # "up" in a scene whose y axis points down, as 3DGS scenes' do
+
+
+def problem(text: str, suggestion: str = "", key: str = "") -> PydanticCustomError:
+    """A validator's complaint; ``key`` names the field below the validated value that it is about."""
+    return PydanticCustomError("edgegs", "{text}", {"text": text, "suggestion": suggestion, "key": key})
+
+
+def base_dir(info: ValidationInfo) -> Optional[str]:
+    return info.context.get("base_dir") if isinstance(info.context, dict) else None
+
+
+def _path(value: str, info: ValidationInfo) -> str:
+    wrong = check_path(value)
+    if wrong is not None:
+        raise problem(*wrong)
+    return resolve(value, base_dir(info))
+
+
+def _triple(value: Any) -> Any:
+    if isinstance(value, list):
+        if len(value) != 3:
+            raise problem("must be three numbers", "write [x, y, z]")
+        return tuple(value)
+    return value
+
+
+def _direction(value: Tuple[float, float, float]) -> Tuple[float, float, float]:
+    if math.hypot(value[0], math.hypot(value[1], value[2])) < 1e-9:
+        raise problem("must not be zero", "write a direction, such as [0, -1, 0]")
+    return value
+
+
+def frozen_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _uri(value: str, info: ValidationInfo) -> str:
+    try:
+        return parse_output(value, base_dir(info)).uri
+    except UriError as error:
+        raise problem(error.text, error.suggestion) from None
+
+
+def defaults() -> Any:
+    """Default of a section. Data, not an instance: so its paths are resolved like those of a file."""
+    return {}
+
+
+Path = Annotated[str, AfterValidator(_path)]
+Uri = Annotated[str, AfterValidator(_uri)]
+Coordinate = Annotated[float, Field(ge=-1e9, le=1e9)]
+Point = Annotated[Tuple[Coordinate, Coordinate, Coordinate], BeforeValidator(_triple)]
+Direction = Annotated[Point, AfterValidator(_direction)]
+Unit = Annotated[float, Field(ge=0, le=1)]
+Colour = Annotated[Tuple[Unit, Unit, Unit], BeforeValidator(_triple)]
+Fov = Annotated[float, Field(ge=1, le=170)]
+Period = Annotated[float, Field(ge=0.1, le=86400)]
+Fps = Annotated[float, Field(ge=0, le=1000)]
+Side = Annotated[int, Field(ge=16, le=8192)]  # two of them are at most 2**26 pixels
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class Section(BaseModel):
+    """Base of all models."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        hide_input_in_errors=True,
+    )

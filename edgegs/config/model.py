@@ -1,0 +1,190 @@
+"""Every key of the configuration: its type, default and limits.
+
+The models are frozen and strict. Units stand in the keys; lengths without one are in the scene's own units.
+Paths are absolute after ``load_config``: relative ones are resolved against the configuration file's folder,
+wherever they were written (file, environment or ``--set``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Annotated, Literal
+
+from edgegs.camera import FAR, NEAR
+from edgegs.config.camera_paths import CameraPath
+from edgegs.config.fields import (
+    Colour,
+    Fov,
+    Fps,
+    Name,
+    Path,
+    Section,
+    Side,
+    Uri,
+    defaults,
+    frozen_list,
+    problem,
+)
+from edgegs.config.masking import mask_text, masked
+from edgegs.config.outputs import OutputTarget, split_output
+from edgegs.config.tree import FLOAT
+
+
+class Scene(Section):
+    path: Path
+    max_gaussians: Optional[Annotated[int, Field(ge=1, le=2**31 - 1)]] = None
+
+
+class Camera(Section):
+    width: Side
+    height: Side
+    fov_y_deg: Fov = 60.0
+    near: Annotated[float, Field(ge=1e-6, le=1e9)] = NEAR
+    far: Annotated[float, Field(gt=0, le=1e12)] = FAR
+    path: Optional[CameraPath] = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Camera:
+        if self.far <= self.near:
+            raise problem(f"must be more than near, {self.near:g}", "", "far")
+        return self
+
+
+class Render(Section):
+    backend: Literal["auto", "cuda", "host", "reference"] = "auto"
+    variant: Name = "auto"
+    background: Colour = (0.0, 0.0, 0.0)
+    target_fps: Fps = 30.0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+
+
+class Output(Section):
+    """One output; a plain string in the file is its ``uri``.
+
+    ``fps``: most frames per second for this output; None for all. ``quality``: of JPEG, 1 to 100; None for
+    the output's own default, and always where it writes none.
+    """
+
+    uri: Uri
+    required: bool = False
+    name: Optional[Name] = None
+    fps: Optional[Annotated[float, Field(gt=0, le=1000)]] = None
+    quality: Optional[Annotated[int, Field(ge=1, le=100)]] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"uri": value}
+        if isinstance(value, dict) and set(value) == {"null"}:
+            raise problem("YAML reads null: as a mapping", 'put it in quotes: "null:"')
+        return value
+
+    @model_validator(mode="after")
+    def _has_quality(self) -> Output:
+        if self.quality is not None and not self.target.is_jpeg:
+            raise problem("only mjpeg: and .jpg outputs have a quality", "remove it", "quality")
+        return self
+
+    @property
+    def target(self) -> OutputTarget:
+        """The URI in its parts."""
+        return split_output(self.uri)
+
+    @property
+    def label(self) -> str:
+        """What logs and metrics call this output: its name, else its URI. Unique."""
+        return mask_text(self.name or self.uri)
+
+
+class Log(Section):
+    dir: Optional[Path] = "runs"
+    max_mb: Annotated[int, Field(ge=1, le=10**7)] = 256
+    rotate_mb: Annotated[int, Field(ge=1, le=10**5)] = 16
+    flush_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Log:
+        if self.rotate_mb > self.max_mb:
+            raise problem(f"must be at most max_mb, {self.max_mb}", "", "rotate_mb")
+        return self
+
+
+class Telemetry(Section):
+    source: Literal["auto", "sysfs", "none"] = "auto"
+    sysfs_root: Path = "/sys"
+    interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    log: Log = Field(default_factory=defaults)
+
+
+class Http(Section):
+    token_file: Optional[Path] = None
+
+
+Outputs = Annotated[Tuple[Output, ...], BeforeValidator(frozen_list), Field(min_length=1, max_length=16)]
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    scene: Scene
+    camera: Camera
+    outputs: Outputs
+    render: Render = Field(default_factory=defaults)
+    telemetry: Telemetry = Field(default_factory=defaults)
+    http: Http = Field(default_factory=defaults)
+
+    def sha256(self) -> str:
+        """Hex digest of what ``effective`` shows: the same however the file was laid out or overridden.
+
+        Secrets are masked before hashing, so a digest in a log gives none away. To find out whether two
+        configurations differ at all, compare them.
+        """
+        text = json.dumps(_shown(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> List[Tuple[str, str, str]]:
+    """Rules across outputs and sections; None stands for what is wrong by itself.
+
+    Returns:
+        (dotted key, problem, suggestion) of each breach.
+    """
+    problems: List[Tuple[str, str, str]] = []
+    seen: Dict[str, int] = {}
+    for i, output in enumerate(outputs):
+        if output is None:
+            continue
+        target = output.target
+        key = f"outputs.{i}"
+        if not target.is_loopback and http is not None and http.token_file is None:
+            text = "an address that other machines can reach needs http.token_file"
+            problems.append((key, text, f"set http.token_file, or use mjpeg://127.0.0.1:{target.port}"))
+        may_repeat = target.kind == "null" or target.port == 0
+        names = {output.label} if may_repeat else {output.label, output.uri}
+        same = [seen[name] for name in sorted(names) if name in seen]
+        if same:
+            problems.append((key, f"the same as outputs.{same[0]}", "remove it, or give it a name of its own"))
+        seen.update((name, i) for name in names)
+    return problems
+
+
+def _shown(config: Config) -> Any:
+    return masked(config.model_dump(mode="json"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that edgegs' own rules would read as a number (1e3), besides what YAML would."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
+
+
+def effective(config: Config) -> str:
+    """The configuration with every default filled in, as YAML, secrets masked; loads to an equal one."""
+    return yaml.dump(_shown(config), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)

@@ -62,7 +62,7 @@ class Renderer:
         self._n_tiles_x, self._n_tiles_y = -(-self.width // TILE), -(-self.height // TILE)
         self._n_tiles = self._n_tiles_x * self._n_tiles_y
         if max(self._n_tiles_x, self._n_tiles_y) > 0xFFFF:
-            raise DeviceError("a picture of {}x{} has too many tiles".format(self.width, self.height))
+            raise DeviceError(f"a picture of {self.width}x{self.height} has too many tiles")
         self._entries = self.variant.entries
         self._buffers: Dict[str, Buffer] = {}
         self._instance_buffers: List[Buffer] = []
@@ -105,13 +105,13 @@ class Renderer:
         """Make room for ``n_instances``: two buffers of keys and two of splat indices, used in turn by the sort."""
         if n_instances > MAX_INSTANCES:
             raise DeviceError(
-                "this view needs {:,} splat-tile pairs, more than {:,}; lower scene.max_gaussians or the "
-                "picture size".format(n_instances, MAX_INSTANCES)
+                f"this view needs {n_instances:,} splat-tile pairs, more than {MAX_INSTANCES:,}; "
+                "lower scene.max_gaussians or the picture size"
             )
         for buffer in self._instance_buffers:
             self.backend.free(buffer)
         self._capacity = n_instances
-        key = "u{}".format(self.variant.key_bits // 8)
+        key = f"u{self.variant.key_bits // 8}"
         keys = [self.backend.alloc("instance_keys", (n_instances,), key) for _ in range(2)]
         splats = [self.backend.alloc("instance_splats", (n_instances,), "u4") for _ in range(2)]
         self._instance_buffers = keys + splats
@@ -150,7 +150,7 @@ class Renderer:
             n_instances, n_visible = (int(value) for value in self.backend.download(self._buffers["counters"]))
             if n_instances <= self._capacity:
                 break
-            self._grow(min(MAX_INSTANCES, math.ceil(n_instances * GROWTH)) if n_instances <= MAX_INSTANCES else n_instances)
+            self._grow(max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH))))
             redraws += 1
         floats = {
             name: self.backend.download(self._buffers[buffer])
@@ -177,7 +177,7 @@ class Renderer:
 
     def _look_through(self, camera: Camera) -> None:
         if (camera.width, camera.height) != (self.width, self.height):
-            raise ValueError("the camera is {}x{}".format(camera.width, camera.height))
+            raise ValueError(f"the camera is {camera.width}x{camera.height}")
         viewmat = np.asarray(camera.viewmat, np.float64)
         self._frame.set(
             viewmat=viewmat[:3].reshape(-1),

@@ -40,15 +40,21 @@ def is_on_threshold(p: SimpleNamespace, x: int, y: int) -> bool:
     depths = p.splat_depths[shown]
     if np.any(np.diff(depths) < tolerances.DEPTH_BAND_RELATIVE * depths[1:]):
         return True
-    return bool(np.isin(np.nonzero(raw_alphas(p, np.arange(p.n_splats), centre)[:, 0] >= 0.99 * twin.C.ALPHA_MIN),
-                        np.nonzero(rect_in_doubt(p))).any())
+    return bool(
+        np.isin(
+            np.nonzero(raw_alphas(p, np.arange(p.n_splats), centre)[:, 0] >= 0.99 * twin.C.ALPHA_MIN),
+            np.nonzero(rect_in_doubt(p)),
+        ).any()
+    )
 
 
 def raw_alphas(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """opacity * e^power, without the cut at 1/255."""
     d = centres[None] - p.splat_means2d[splats][:, None]
     conic = p.splat_conics[splats][:, None]
-    power = -0.5 * (conic[..., 0] * d[..., 0] ** 2 + conic[..., 2] * d[..., 1] ** 2) - conic[..., 1] * d[..., 0] * d[..., 1]
+    power = (
+        -0.5 * (conic[..., 0] * d[..., 0] ** 2 + conic[..., 2] * d[..., 1] ** 2) - conic[..., 1] * d[..., 0] * d[..., 1]
+    )
     return np.where(power <= 0, conic[..., 3] * np.exp(np.minimum(power, 0)), 0)
 
 
@@ -59,8 +65,13 @@ def rect_in_doubt(p: SimpleNamespace) -> np.ndarray:
         t[~(t[:, 2] > p.near_plane)] = [0, 0, 1]
         radius = twin.radii(twin.covariances_2d(p, t))
         band = tolerances.RECT_BAND_PIXELS * np.maximum(1, radius / 100)
-        edges = np.concatenate([p.splat_means2d - 0.5 - np.ceil(radius)[:, None],
-                                p.splat_means2d - 0.5 + np.ceil(radius)[:, None] + twin.C.TILE_SIZE - 1], axis=1)
+        edges = np.concatenate(
+            [
+                p.splat_means2d - 0.5 - np.ceil(radius)[:, None],
+                p.splat_means2d - 0.5 + np.ceil(radius)[:, None] + twin.C.TILE_SIZE - 1,
+            ],
+            axis=1,
+        )
         off = np.abs(edges / twin.C.TILE_SIZE - np.round(edges / twin.C.TILE_SIZE)) * twin.C.TILE_SIZE
         doubt = (np.abs(radius - np.round(radius)) < band) | (off < band[:, None]).any(axis=1)
     return doubt | (np.abs(t[:, 2] - p.near_plane) < 1e-5)
@@ -71,7 +82,7 @@ def assert_meets_bar(frame, reference, renderer: Renderer) -> None:
     steps = np.abs(frame.image.astype(int) - reference.image).max(axis=2)
     off = np.argwhere(steps > tolerances.IMAGE_MAX_STEPS)
     fields = reference_fields(renderer)
-    assert len(off) <= tolerances.IMAGE_BAND_SHARE * steps.size + 1, "{} pixels off by up to {}".format(len(off), steps.max())
+    assert len(off) <= tolerances.IMAGE_BAND_SHARE * steps.size + 1, f"{len(off)} pixels off by up to {steps.max()}"
     for y, x in off:
-        assert is_on_threshold(fields, x, y), "pixel {},{} is off by {} and on no threshold".format(x, y, steps[y, x])
+        assert is_on_threshold(fields, x, y), f"pixel {x},{y} is off by {steps[y, x]} and on no threshold"
     assert psnr(frame.image_f32, reference.image_f32) >= tolerances.IMAGE_MIN_PSNR

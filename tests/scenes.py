@@ -23,7 +23,7 @@ def scene(means, scales, quats, opacities, sh) -> Scene:
         quats=np.asarray(quats, np.float32),
         opacities=np.asarray(opacities, np.float32),
         sh=sh,
-        sh_degree=int(round(sh.shape[1] ** 0.5)) - 1,
+        sh_degree=round(sh.shape[1] ** 0.5) - 1,
         path="(test)",
         format="test",
         n_rows=len(sh),
@@ -52,7 +52,9 @@ def one(mean=(0.0, 0.0, 2.0), scale=(0.1, 0.1, 0.1), quat=(1.0, 0, 0, 0), opacit
 
 
 def join(*parts: Scene) -> Scene:
-    return scene(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("means", "scales", "quats", "opacities", "sh")))
+    return scene(
+        *(np.concatenate([getattr(p, name) for p in parts]) for name in ("means", "scales", "quats", "opacities", "sh"))
+    )
 
 
 def around(bounds, width: int, height: int, focal: float) -> Camera:

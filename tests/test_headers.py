@@ -19,7 +19,7 @@ def test_every_define_is_read_and_used():
     assert list(constants()) == defined
     kernels = "".join(path.read_text() for path in shipped("cuda").rglob("*") if path.suffix in (".cuh", ".cu", ".hpp"))
     for name in defined:
-        assert re.search(r"\b{}\b".format(name), kernels), "{} is not used by any kernel".format(name)
+        assert re.search(rf"\b{name}\b", kernels), f"{name} is not used by any kernel"
 
 
 def test_derived_constants_agree():
@@ -33,10 +33,11 @@ def test_derived_constants_agree():
 @pytest.mark.parametrize("struct", sorted(structs()))
 def test_dtype_is_laid_out_as_the_compiler_lays_it_out(struct, tmp_path):
     dtype = struct_dtype(struct)
-    prints = "".join('std::printf("%zu\\n", offsetof(edgegs::{}, {}));'.format(struct, name) for name in dtype.names)
+    prints = "".join(f'std::printf("%zu\\n", offsetof(edgegs::{struct}, {name}));' for name in dtype.names)
     source = tmp_path / "offsets.cpp"
     source.write_text(
-        "#include <cstddef>\n#include <cstdio>\nnamespace edgegs {{ typedef unsigned char uint8; typedef unsigned short "
+        "#include <cstddef>\n#include <cstdio>\nnamespace edgegs {{ typedef unsigned char uint8; typedef "
+        "unsigned short "
         'uint16;\ntypedef unsigned int uint32; typedef unsigned long long uint64; }}\n#include "{}"\n'
         'int main() {{ {} std::printf("%zu\\n", sizeof(edgegs::{})); }}'.format(
             shipped("cuda") / "params.h", prints, struct

@@ -67,7 +67,11 @@ def faulty(tmp_path_factory):
     compiler, sources = HostCompiler(), shipped("cuda")
     library = folder / "faulty.so"
     command = [compiler.command, *compiler.flags(True, False), "-shared", "-o", str(library), "-I" + str(sources)]
-    command += [str(sources / "host" / name) for name in ("runtime.cpp", "fibers.cpp")] + ["-x", "c++", str(folder / "faulty.cu")]
+    command += [str(sources / "host" / name) for name in ("runtime.cpp", "fibers.cpp")] + [
+        "-x",
+        "c++",
+        str(folder / "faulty.cu"),
+    ]
     subprocess.run(command, check=True)
     lib = ctypes.CDLL(str(library))
     lib.edgegs_host_create.restype = ctypes.c_void_p
@@ -79,7 +83,13 @@ def faulty(tmp_path_factory):
         message = ctypes.create_string_buffer(512)
         lib.edgegs_host_shuffle(ctypes.c_uint64(seed))
         failed = lib.edgegs_host_launch(
-            pool, name.encode(), 1, ctypes.c_void_p(params.ctypes.data), ctypes.c_size_t(8), message, ctypes.c_size_t(512)
+            pool,
+            name.encode(),
+            1,
+            ctypes.c_void_p(params.ctypes.data),
+            ctypes.c_size_t(8),
+            message,
+            ctypes.c_size_t(512),
         )
         return (message.value.decode() if failed else None), out
 
@@ -164,15 +174,19 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(host, tmp_path)
     ).stdout.strip()
     here = Path(__file__).resolve().parent
     script = SANITIZED.format(paths=[str(here.parent), str(here)], out=str(tmp_path / "frame"))
-    environment = dict(os.environ, LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1")
+    environment = dict(
+        os.environ, LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.strip() == "drawn"
-    expected = Renderer(host, scenes.cloud(300, seed=4), 97, 81, keep_float=True).render(scenes.camera(97, 81)).image_f32
+    expected = (
+        Renderer(host, scenes.cloud(300, seed=4), 97, 81, keep_float=True).render(scenes.camera(97, 81)).image_f32
+    )
     for seed in (0, 5):
-        np.testing.assert_allclose(np.load(str(tmp_path / "frame{}.npy".format(seed))), expected, atol=1e-6)
+        np.testing.assert_allclose(np.load(str(tmp_path / f"frame{seed}.npy")), expected, atol=1e-6)
 
 
 def test_the_sanitized_build_does_find_faults(tmp_path):

@@ -48,9 +48,9 @@ def test_nvrtc_builds_every_entry_for_both_gpus(nvrtc_images, capsys):
 def test_ptx_names_every_entry_and_its_target(nvrtc_images):
     for arch in ("sm_53", "sm_89"):
         text = (nvrtc_images / (arch + ".ptx")).read_bytes().rstrip(b"\0").decode()
-        assert ".target {}".format(arch) in text
+        assert f".target {arch}" in text
         for entry in BASELINE.entries.values():
-            assert ".entry {}(".format(entry) in text
+            assert f".entry {entry}(" in text
 
 
 def test_an_architecture_that_the_compiler_does_not_know_is_a_row_with_its_reason(kernels, capsys):

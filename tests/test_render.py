@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import scenes
-from images import assert_meets_bar, psnr
 from conftest import open_backend
+from images import assert_meets_bar, psnr
 
 from edgegs.backends.reference import ReferenceBackend
 from edgegs.camera import Camera, look_at
@@ -101,7 +101,9 @@ def test_splats_hidden_behind_or_outside_change_nothing(any_backend):
     covered = scenes.join(*[wall] * 1)
     behind = scenes.cloud(200, seed=5)
     keep = behind.means[:, 2] > 1.0
-    behind = scenes.scene(*(getattr(behind, k)[keep] for k in ("means", "scales", "quats", "opacities")), behind.sh[keep][:, :1])
+    behind = scenes.scene(
+        *(getattr(behind, k)[keep] for k in ("means", "scales", "quats", "opacities")), behind.sh[keep][:, :1]
+    )
     np.testing.assert_array_equal(
         draw(any_backend, covered, camera).image, draw(any_backend, scenes.join(covered, behind), camera).image
     )

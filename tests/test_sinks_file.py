@@ -35,8 +35,10 @@ def picture(index, width=WIDTH, height=HEIGHT):
     return image
 
 
-def frame(index, width=WIDTH, height=HEIGHT):
-    return Frame(picture(index, width, height), index, time.monotonic_ns(), 1.0)
+def frame(index, width=WIDTH, height=HEIGHT, seconds=None):
+    """The index-th frame, at ``seconds`` (default: in step with 30 frames a second)."""
+    seconds = index / 30 if seconds is None else seconds
+    return Frame(picture(index, width, height), index, int(seconds * 1e9), 1.0)
 
 
 def write(uri, count, **options):
@@ -348,3 +350,37 @@ def test_video_gets_every_frame_through_a_runner_that_keeps_up(tmp_path):
     assert len(frames) == 40
     assert all(psnr(image, picture(index)) > VIDEO_PSNR_DB for index, image in enumerate(frames))
     assert runner.status()["frames_dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([0, 1 / 30, 2 / 30, 3 / 30], [0, 1, 2, 3]),
+        ([0, 0.1, 0.2], [0, 1, 1, 1, 2, 2, 2]),  # ten a second: each later frame fills three slots
+        ([0, 0.02, 0.08, 0.1], [0, 1, 2, 3]),  # jitter loses and repeats nothing
+        ([0, 0.001, 0.002, 0.003, 0.1], [0, 1, 4, 4]),  # too many: those beyond the rate are left out
+        ([0, 60, 60 + 1 / 30], [0, 1, 2]),  # a minute without frames is cut
+    ],
+)
+def test_a_video_keeps_step_with_the_clock(tmp_path, times, expected):
+    written = []
+
+    class Writer:
+        def isOpened(self):
+            return True
+
+        def write(self, image):
+            written.append(next(i for i in range(10) if np.array_equal(image, picture(i, WIDTH, HEIGHT))))
+
+        def release(self):
+            pass
+
+    path = tmp_path / "out.avi"
+    sink = create_sink(f"file://{path}")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    sink._writer.release()
+    sink._writer = Writer()
+    for index, seconds in enumerate(times):
+        sink.write(frame(index, seconds=seconds))
+    sink.close()
+    assert written == expected

@@ -11,7 +11,23 @@ from edgegs.kernels.variants import digit_plan
 C = constants()
 STEP = C["SORT_THREADS"] * C["SORT_ITEMS_PER_THREAD"]
 HOST_STEP = C["SORT_ITEMS_HOST_FAST"]
-SIZES = (0, 1, 31, 32, 33, 255, 256, 257, HOST_STEP - 1, HOST_STEP, HOST_STEP + 1, STEP - 1, STEP, STEP + 1, 3 * STEP + 7)
+SIZES = (
+    0,
+    1,
+    31,
+    32,
+    33,
+    255,
+    256,
+    257,
+    HOST_STEP - 1,
+    HOST_STEP,
+    HOST_STEP + 1,
+    STEP - 1,
+    STEP,
+    STEP + 1,
+    3 * STEP + 7,
+)
 
 
 def sort(backend, keys, values, n_bits, capacity=None, n_items=None):

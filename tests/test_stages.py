@@ -17,7 +17,9 @@ SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 700)
 
 def both(backend, scene, camera):
     """The scene drawn by the kernels and by the twin."""
-    renderers = [Renderer(b, scene, camera.width, camera.height, keep_float=True) for b in (backend, ReferenceBackend())]
+    renderers = [
+        Renderer(b, scene, camera.width, camera.height, keep_float=True) for b in (backend, ReferenceBackend())
+    ]
     return [(renderer, renderer.render(camera)) for renderer in renderers]
 
 
@@ -46,7 +48,9 @@ def test_project(backend, size, sh_degree):
     error = np.abs(kernels.read("splat_conics")[seen] - conics) / largest
     assert np.all(error[:, :3] < tolerances.CONIC_RELATIVE)
     np.testing.assert_array_equal(kernels.read("splat_conics")[seen][:, 3], scene.opacities[seen])
-    np.testing.assert_allclose(kernels.read("splat_colors")[seen], p.splat_colors[seen], atol=tolerances.COLOUR_ABSOLUTE)
+    np.testing.assert_allclose(
+        kernels.read("splat_colors")[seen], p.splat_colors[seen], atol=tolerances.COLOUR_ABSOLUTE
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -66,14 +70,16 @@ def test_duplicate_sort_and_ranges_are_exact(backend, size):
     keys = renderer.read("instance_keys")[: frame.n_instances]
     np.testing.assert_array_equal(renderer.read("instance_splats")[: frame.n_instances], [e[2] for e in expected])
     np.testing.assert_array_equal(keys >> np.uint64(32), [e[0] for e in expected])
-    np.testing.assert_array_equal((keys & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32), [e[1] for e in expected])
+    np.testing.assert_array_equal(
+        (keys & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32), [e[1] for e in expected]
+    )
 
     starts = renderer.read("tile_starts")
     assert len(starts) == 6 * 5 + 1
     np.testing.assert_array_equal(starts, np.searchsorted([e[0] for e in expected], np.arange(31)))
 
 
-@pytest.mark.parametrize("size", (1, 257, 700))
+@pytest.mark.parametrize("size", [1, 257, 700])
 def test_rasterize_from_the_same_lists(backend, size):
     scene = scenes.cloud(size, seed=7 + size, size=0.1)
     (kernels, frame), (reference, _) = both(backend, scene, scenes.camera())

@@ -35,7 +35,7 @@ def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> T
                 _build_if_stale()
             backend: Backend = HostBackend(threads)
             why = "asked for" if name == "host" else "no GPU backend in this version"
-            return backend, "backend host ({}): {}".format(why, backend.device)
+            return backend, f"backend host ({why}): {backend.device}"
         except DeviceError as error:
             if name == "host":
                 raise
@@ -45,7 +45,7 @@ def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> T
     from edgegs.backends.reference import ReferenceBackend
 
     backend = ReferenceBackend()
-    return backend, "backend reference ({}): slow, {}".format(missing, backend.device)
+    return backend, f"backend reference ({missing}): slow, {backend.device}"
 
 
 def _build_if_stale() -> None:

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from edgegs.kernels.toolchains import cpu_flags
 
 def find_library(arch: str = "host") -> Path:
     """The newest-built usable library of that build; DeviceError says why there is none and what to run."""
-    rebuild = REBUILD if arch == "host" else "{} --arch {}`".format(REBUILD[:-1], arch)
+    rebuild = REBUILD if arch == "host" else f"{REBUILD[:-1]} --arch {arch}`"
     reason = "not built"
     for folder in image_dirs():
         for image in read_manifest(folder):
@@ -33,7 +33,7 @@ def find_library(arch: str = "host") -> Path:
             reason = _why_not(folder, image)
             if not reason:
                 return folder / image.file
-    raise DeviceError("the {} kernels are {}; {}".format(arch, reason, rebuild))
+    raise DeviceError(f"the {arch} kernels are {reason}; {rebuild}")
 
 
 def _why_not(folder: Path, image: Image) -> str:
@@ -44,9 +44,9 @@ def _why_not(folder: Path, image: Image) -> str:
         return "built for another processor (this one lacks {})".format(", ".join(sorted(missing)[:4]))
     path = folder / image.file
     if not path.is_file():
-        return "missing ({} is gone)".format(path)
+        return f"missing ({path} is gone)"
     if file_sha256(path) != image.sha256:
-        return "damaged ({} does not match its manifest)".format(path)
+        return f"damaged ({path} does not match its manifest)"
     return ""
 
 
@@ -73,7 +73,7 @@ class HostBackend(Backend):
         try:
             self._lib = ctypes.CDLL(str(path))
         except OSError as error:
-            raise DeviceError("{}: cannot be loaded ({}); {}".format(path, error, REBUILD)) from None
+            raise DeviceError(f"{path}: cannot be loaded ({error}); {REBUILD}") from None
         self._lib.edgegs_host_create.restype = ctypes.c_void_p
         self._lib.edgegs_host_create.argtypes = [ctypes.c_int]
         self._lib.edgegs_host_destroy.argtypes = [ctypes.c_void_p]
@@ -102,7 +102,7 @@ class HostBackend(Backend):
 
     def kernels(self) -> Sequence[str]:
         """Names of the entries in the library."""
-        names = []
+        names: List[str] = []
         while True:
             name = self._lib.edgegs_host_kernel(len(names))
             if name is None:
@@ -117,7 +117,7 @@ class HostBackend(Backend):
             memory = np.empty(shape, dtype)
         except (MemoryError, ValueError):
             raise DeviceError(
-                "{}: {:.0f} MB cannot be had; lower scene.max_gaussians or the picture size".format(label, n_bytes / 1e6)
+                f"{label}: {n_bytes / 1e6:.0f} MB cannot be had; lower scene.max_gaussians or the picture size"
             ) from None
         return Buffer(label, shape, dtype, memory, memory.ctypes.data)
 

@@ -45,7 +45,7 @@ class ReferenceBackend(Backend):
         try:
             memory = np.zeros(tuple(shape), dtype)
         except (MemoryError, ValueError):
-            raise DeviceError("{}: an array of {} cannot be had".format(label, tuple(shape))) from None
+            raise DeviceError(f"{label}: an array of {tuple(shape)} cannot be had") from None
         return Buffer(label, tuple(shape), dtype, memory, memory.ctypes.data)
 
     def free(self, buffer: Buffer) -> None:

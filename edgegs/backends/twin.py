@@ -232,6 +232,6 @@ KERNELS = {
 def run(kernel: str, p: SimpleNamespace) -> Optional[str]:
     """Run the twin of a kernel entry; returns what is wrong when there is none."""
     if kernel not in KERNELS:
-        return "the reference has no twin of {}".format(kernel)
+        return f"the reference has no twin of {kernel}"
     KERNELS[kernel](p)
     return None

@@ -42,7 +42,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         return int(args.main(args) or 0)
     except EdgegsError as error:
-        print("edgegs: error: {}".format(error), file=sys.stderr)
+        print(f"edgegs: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("edgegs: interrupted", file=sys.stderr)

@@ -56,11 +56,11 @@ def _build(args: argparse.Namespace) -> int:
         missing = [{"arch": o.arch, "kind": o.kind, "reason": o.reason} for o in outcomes if o.image is None]
         print(json.dumps({"folder": folder, "images": rows, "not_built": missing}))
     else:
-        print("kernels in {}:".format(folder))
+        print(f"kernels in {folder}:")
         print(table(outcomes))
     for outcome in outcomes:
         if outcome.image is None and "\n" in outcome.reason:
-            print("edgegs: {} {}: {}".format(outcome.arch, outcome.kind, outcome.reason), file=sys.stderr)
+            print(f"edgegs: {outcome.arch} {outcome.kind}: {outcome.reason}", file=sys.stderr)
     # a partial build is a success: a board has no use for most images, and the table says what is missing
     asked_missing = bool(args.arch) and any(o.image is None for o in outcomes)
     return 69 if asked_missing or all(o.image is None for o in outcomes) else 0
@@ -76,18 +76,16 @@ def _list(args: argparse.Namespace) -> int:
         for image in read_manifest(folder)
     ]
     if args.json:
-        variants = {
-            name: {"entries": v.entries, "says": v.says} for name, v in VARIANTS.items()
-        }
+        variants = {name: {"entries": v.entries, "says": v.says} for name, v in VARIANTS.items()}
         print(json.dumps({"images": rows, "variants": variants}))
         return 0
     if not rows:
-        print("no kernels are built; {}".format(REBUILD))
+        print(f"no kernels are built; {REBUILD}")
     for row in rows:
         used = "" if row["registers"] is None else ", up to {registers} registers, {spills} bytes spilled".format(**row)
-        stale = "" if row["current"] else "  STALE: built from another source; {}".format(REBUILD)
+        stale = "" if row["current"] else f"  STALE: built from another source; {REBUILD}"
         print("{arch:<22} {kind:<6} {variant}: {compiler}{0}{1}".format(used, stale, **row))
     print("variants:")
     for name, v in VARIANTS.items():
-        print("  {:<10} {}".format(name, v.says))
+        print(f"  {name:<10} {v.says}")
     return 0

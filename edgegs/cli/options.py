@@ -11,10 +11,10 @@ def size(text: str) -> Tuple[int, int]:
     """``640x480`` -> (640, 480)."""
     match = re.match(r"^(\d{1,5})[xX](\d{1,5})$", text)
     if not match:
-        raise argparse.ArgumentTypeError("{!r}: expected WIDTHxHEIGHT, such as 640x480".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r}: expected WIDTHxHEIGHT, such as 640x480")
     width, height = int(match.group(1)), int(match.group(2))
     if not (1 <= width <= 8192 and 1 <= height <= 8192):
-        raise argparse.ArgumentTypeError("{!r}: each side must be from 1 to 8192 pixels".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r}: each side must be from 1 to 8192 pixels")
     return width, height
 
 
@@ -25,11 +25,11 @@ def triple(text: str) -> Tuple[float, float, float]:
     except ValueError:
         values = []
     if len(values) != 3 or not all(abs(value) < 1e30 for value in values):
-        raise argparse.ArgumentTypeError("{!r}: expected three numbers x,y,z".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r}: expected three numbers x,y,z")
     return values[0], values[1], values[2]
 
 
-def bounded(low: float, high: float) -> "_Bounded":
+def bounded(low: float, high: float) -> _Bounded:
     """A parser for a number of a range."""
     return _Bounded(low, high)
 
@@ -44,11 +44,13 @@ class _Bounded:
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
-            raise argparse.ArgumentTypeError("{!r}: expected a number from {:g} to {:g}".format(text, self.low, self.high))
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {self.low:g} to {self.high:g}")
         return value
 
 
-def add_backend_options(parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "host", "reference")) -> None:
+def add_backend_options(
+    parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "host", "reference")
+) -> None:
     parser.add_argument("--backend", choices=backends, default="auto", help="who draws (default: the best there is)")
     parser.add_argument("--variant", default="auto", help="see `edgegs kernels list`")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="of the host backend; 0 takes all")

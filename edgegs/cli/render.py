@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="a view of a 3DGS training's cameras.json")
     parser.add_argument("--eye", type=triple, metavar="x,y,z", help="where the camera stands")
     parser.add_argument("--target", type=triple, metavar="x,y,z", help="what it looks at (default: the scene's centre)")
-    parser.add_argument("--up", type=triple, metavar="x,y,z", default=(0.0, -1.0, 0.0), help="default 0,-1,0")
+    parser.add_argument("--up", type=triple, metavar="x,y,z", help="default: as the scene's file says, else 0,-1,0")
     parser.add_argument("--background", type=triple, metavar="r,g,b", default=(0.0, 0.0, 0.0), help="0..1 each")
     parser.add_argument("--max-gaussians", type=int, metavar="N", help="draw at most N splats")
     parser.add_argument("--repeat", type=int, metavar="N", default=1, help="draw N times and report the last")
@@ -73,9 +73,9 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(summary))
     else:
-        stages = ", ".join("{} {:.1f}".format(stage, ms) for stage, ms in frame.stage_ms.items())
-        print("{} splats, {} visible, {} instances; {:.1f} ms ({})".format(
-            frame.n_splats, frame.n_visible, frame.n_instances, frame.frame_ms, stages))
+        stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in frame.stage_ms.items())
+        counts = f"{frame.n_splats} splats, {frame.n_visible} visible, {frame.n_instances} instances"
+        print(f"{counts}; {frame.frame_ms:.1f} ms ({stages})")
         if args.output:
             print(args.output)
     return 0
@@ -106,17 +106,18 @@ def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
     if args.view:
         file, colon, index = args.view.rpartition(":")
         if not colon or not index.lstrip("-").isdigit():
-            raise UsageError("--view {}: expected CAMERAS.json:INDEX, such as cameras.json:0".format(args.view))
+            raise UsageError(f"--view {args.view}: expected CAMERAS.json:INDEX, such as cameras.json:0")
         views: List[Camera] = load_cameras_json(file)
         if not 0 <= int(index) < len(views):
-            raise InputError("{}: has views 0 to {}, not {}".format(file, len(views) - 1, index))
+            raise InputError(f"{file}: has views 0 to {len(views) - 1}, not {index}")
         view = views[int(index)]
         return view.with_size(*args.size) if args.size else view
     width, height = args.size or (1280, 720)
-    path = None
+    up = args.up or scene.up
+    path = {"kind": "orbit", "up": up}
     if args.eye:
         target = args.target if args.target else tuple(float(value) for value in scene.bounds()[0])
-        path = {"kind": "fixed", "eye": args.eye, "target": target, "up": args.up}
+        path = {"kind": "fixed", "eye": args.eye, "target": target, "up": up}
     return build_path(path, width, height, args.fov or 60.0, scene_bounds=scene.bounds()).camera_at(0.0)
 
 
@@ -127,13 +128,13 @@ def write_picture(path: str, image: Any) -> None:
     extension = os.path.splitext(path)[1].lower()
     done, encoded = cv2.imencode(extension, image)
     if not done:
-        raise OutputError("{}: OpenCV cannot encode {}".format(path, extension))
-    temporary = "{}.{}.new".format(path, os.getpid())
+        raise OutputError(f"{path}: OpenCV cannot encode {extension}")
+    temporary = f"{path}.{os.getpid()}.new"
     try:
         with open(temporary, "wb") as file:
             file.write(encoded.tobytes())
         os.replace(temporary, path)
     except PermissionError:
-        raise AccessError("{}: permission denied".format(path)) from None
+        raise AccessError(f"{path}: permission denied") from None
     except OSError as error:
-        raise OutputError("{}: cannot be written ({})".format(path, error.strerror)) from None
+        raise OutputError(f"{path}: cannot be written ({error.strerror})") from None

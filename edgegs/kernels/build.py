@@ -44,17 +44,19 @@ def build(
     folder = folder or cache_dir() / "kernels"
     for arch in archs:
         if arch not in HOST_ARCHS and not (arch.startswith("sm_") and arch[3:].isdigit()):
-            raise UsageError("--arch {}: expected sm_NN (such as sm_53) or one of {}".format(arch, ", ".join(HOST_ARCHS)))
+            raise UsageError(
+                "--arch {}: expected sm_NN (such as sm_53) or one of {}".format(arch, ", ".join(HOST_ARCHS))
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except PermissionError:
-        raise AccessError("{}: permission denied; set EDGEGS_CACHE to a folder of yours".format(folder)) from None
+        raise AccessError(f"{folder}: permission denied; set EDGEGS_CACHE to a folder of yours") from None
     except OSError as error:
-        raise OutputError("{}: cannot be created ({})".format(folder, error.strerror)) from None
+        raise OutputError(f"{folder}: cannot be created ({error.strerror})") from None
 
     outcomes: List[Outcome] = []
     for arch in dict.fromkeys(archs):
-        progress("building {} …".format(arch))
+        progress(f"building {arch} …")
         outcomes += _build_host(arch, folder) if arch in HOST_ARCHS else _build_gpu(arch, toolchain, folder)
     built = [outcome.image for outcome in outcomes if outcome.image is not None]
     files = {image.file for image in built}
@@ -74,7 +76,7 @@ def _build_gpu(arch: str, toolchain: str, folder: Path) -> List[Outcome]:
         return [Outcome(arch, kind, None, str(error)) for kind in kinds]
     if arch not in compiler.architectures():
         known = compiler.architectures()
-        reason = "{} cannot compile for {} (it knows {} to {})".format(compiler.name, arch, known[0], known[-1])
+        reason = f"{compiler.name} cannot compile for {arch} (it knows {known[0]} to {known[-1]})"
         return [Outcome(arch, kind, None, reason) for kind in kinds]
     outcomes = []
     for kind in kinds:
@@ -83,7 +85,7 @@ def _build_gpu(arch: str, toolchain: str, folder: Path) -> List[Outcome]:
         except DeviceError as error:
             outcomes.append(Outcome(arch, kind, None, str(error)))
             continue
-        path = _write(folder, "{}.{}".format(arch, kind), compiled.image)
+        path = _write(folder, f"{arch}.{kind}", compiled.image)
         flags = compiler.flags(arch, kind)
         image = Image(path.name, arch, kind, list(VARIANTS), compiler.name, flags, source_hash(), file_sha256(path))
         image.entries = compiled.entries
@@ -115,9 +117,9 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
         temporary.write_bytes(content)
         os.replace(str(temporary), str(path))
     except PermissionError:
-        raise AccessError("{}: permission denied; set EDGEGS_CACHE to a folder of yours".format(path)) from None
+        raise AccessError(f"{path}: permission denied; set EDGEGS_CACHE to a folder of yours") from None
     except OSError as error:
-        raise OutputError("{}: cannot be written ({})".format(path, error.strerror)) from None
+        raise OutputError(f"{path}: cannot be written ({error.strerror})") from None
     return path
 
 

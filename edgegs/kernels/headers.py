@@ -41,7 +41,7 @@ def constants() -> Dict[str, Union[int, float]]:
             continue
         match = _DEFINE.match(line)
         if match is None or match.group(1) in found:
-            raise EdgegsError("{}:{}: not a new `#define NAME value // reason`".format(path, number))
+            raise EdgegsError(f"{path}:{number}: not a new `#define NAME value // reason`")
         text = match.group(2)
         found[match.group(1)] = int(text) if re.match(r"^-?\d+$", text) else float(text)
     return found
@@ -63,7 +63,7 @@ def structs() -> Dict[str, List[Field]]:
         elif current is not None and line and not line.startswith("//"):
             field = _FIELD.match(line)
             if field is None:
-                raise EdgegsError("{}:{}: cannot read the field {!r}".format(path, number, line))
+                raise EdgegsError(f"{path}:{number}: cannot read the field {line!r}")
             element, star, name, length = field.groups()
             code = _SCALARS[element]
             current.append(Field(name, code, bool(star), int(length) if length else None))

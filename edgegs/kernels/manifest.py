@@ -63,13 +63,13 @@ def read_manifest(folder: Path) -> List[Image]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise DeviceError("{}: cannot be read ({}); {}".format(path, error, REBUILD)) from None
+        raise DeviceError(f"{path}: cannot be read ({error}); {REBUILD}") from None
     try:
         if document["schema"] != SCHEMA:
             return []
         return [Image(**image) for image in document["images"]]
     except (KeyError, TypeError) as error:
-        raise DeviceError("{}: not a manifest of this version ({}); {}".format(path, error, REBUILD)) from None
+        raise DeviceError(f"{path}: not a manifest of this version ({error}); {REBUILD}") from None
 
 
 def write_manifest(folder: Path, images: List[Image]) -> None:

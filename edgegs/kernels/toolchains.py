@@ -60,7 +60,7 @@ class Nvrtc:
         self._lib = ctypes.CDLL(self.path)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        self.version = "{}.{}".format(major.value, minor.value)
+        self.version = f"{major.value}.{minor.value}"
         self.name = "nvrtc " + self.version
 
     def architectures(self) -> List[str]:
@@ -70,7 +70,7 @@ class Nvrtc:
             return []
         numbers = (ctypes.c_int * count.value)()
         self._lib.nvrtcGetSupportedArchs(numbers)
-        return ["sm_{}".format(number) for number in numbers]
+        return [f"sm_{number}" for number in numbers]
 
     def flags(self, arch: str, kind: str) -> List[str]:
         target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
@@ -92,7 +92,7 @@ class Nvrtc:
             result = self._lib.nvrtcCompileProgram(program, len(flags), options)
             log = self._read(program, "nvrtcGetProgramLog").rstrip(b"\0").decode("utf-8", "replace").strip()
             if result != 0:
-                raise DeviceError("{} refuses {} for {}:\n{}".format(self.name, source.name, arch, log or result))
+                raise DeviceError(f"{self.name} refuses {source.name} for {arch}:\n{log or result}")
             image = self._read(program, "nvrtcGetCUBIN" if kind == "cubin" else "nvrtcGetPTX")
             return Compiled(image, log, parse_ptxas(log) if kind == "cubin" else {})
         finally:
@@ -107,7 +107,7 @@ class Nvrtc:
 
     def _check(self, result: int, call: str) -> None:
         if result != 0:
-            raise DeviceError("{} failed with NVRTC error {} ({})".format(call, result, self.path))
+            raise DeviceError(f"{call} failed with NVRTC error {result} ({self.path})")
 
 
 def _find_nvrtc() -> Optional[str]:
@@ -145,7 +145,7 @@ class HostCompiler:
                 [self.command, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise DeviceError("the C++ compiler {!r} does not run: {}".format(self.command, error)) from None
+            raise DeviceError(f"the C++ compiler {self.command!r} does not run: {error}") from None
         self.name = done.stdout.splitlines()[0]
 
     def flags(self, check: bool, sanitize: bool) -> List[str]:
@@ -162,7 +162,7 @@ class HostCompiler:
         command += [str(sources / name) for name in files] + ["-x", "c++", str(sources / "edgegs.cu")]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
-            raise DeviceError("{} cannot build the host kernels:\n{}".format(self.command, done.stdout.strip()))
+            raise DeviceError(f"{self.command} cannot build the host kernels:\n{done.stdout.strip()}")
         return done.stdout.strip()
 
 

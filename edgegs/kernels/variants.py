@@ -34,13 +34,13 @@ class Variant:
     def entries(self) -> Dict[str, str]:
         """Kernel entry of each launch, in the order of a frame."""
         return {
-            "project": "project_{}_{}".format(self.storage, self.culling),
-            "duplicate": "duplicate_{}".format(self.key),
-            "sort_count": "sort_count_{}".format(self.key_bits),
+            "project": f"project_{self.storage}_{self.culling}",
+            "duplicate": f"duplicate_{self.key}",
+            "sort_count": f"sort_count_{self.key_bits}",
             "sort_scan": "sort_scan_table",
-            "sort_scatter": "sort_scatter_{}".format(self.key_bits),
-            "ranges": "ranges_{}".format(self.key),
-            "rasterize": "rasterize_{}_{}".format(self.raster, self.exponential),
+            "sort_scatter": f"sort_scatter_{self.key_bits}",
+            "ranges": f"ranges_{self.key}",
+            "rasterize": f"rasterize_{self.raster}_{self.exponential}",
         }
 
     def sort_bits(self, n_tiles: int) -> int:
@@ -61,7 +61,7 @@ def variant(name: str) -> Variant:
         return BASELINE
     if name not in VARIANTS:
         close = difflib.get_close_matches(name, VARIANTS, 1)
-        hint = "; did you mean {!r}?".format(close[0]) if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise DeviceError("render.variant: no variant {!r}{} (there are: {})".format(name, hint, ", ".join(VARIANTS)))
     return VARIANTS[name]
 

@@ -14,7 +14,8 @@ What was recorded is never overwritten. An older video of the same name is renam
 pictures go on after the highest number that is there. Below ``min_free_mb`` of free space writing stops
 with an error and the video is finished properly: OpenCV itself does not notice a full disk.
 
-Which video format? Each frame becomes one frame of the video, played at the nominal rate. An .mp4 holds its
+Which video format? A video plays as fast as the frames came: at the nominal rate, a late frame fills
+the time before it with copies of itself, and frames beyond that rate are left out (see ``_copies``). An .mp4 holds its
 index (the "moov atom") at the end: when the power fails before ``close``, the whole file is lost. An .mkv
 or .avi stays readable up to the cut, so an unattended board should record .mkv. OpenCV drops the last row
 or column of an odd size. Pictures appear under their name in one step (temporary file, then rename), so
@@ -130,6 +131,10 @@ class FileSink(Sink):
             raise kind(f"output {self.uri}: {doing}: {why}{advice}") from error
 
 
+#: A longer silence (another scene being loaded) is cut from a video, seconds.
+_LONGEST_GAP_S = 2.0
+
+
 class VideoSink(FileSink):
     """A video through OpenCV's own FFmpeg."""
 
@@ -141,12 +146,15 @@ class VideoSink(FileSink):
         self._writer: Optional[Any] = None
         self._older: Optional[Path] = None  # where an older video of this name was moved
         self._frames = 0
+        self._fps = 0.0
+        self._began_ns = 0  # monotonic time of the first frame, moved on by long gaps
 
     def open(self, width: int, height: int, fps: float) -> None:
         self._prepare()
         with self._os_errors(f"cannot move the older {self.path} aside"):
             self._older = self._move_aside()
         self._frames = 0
+        self._fps = fps
         for codec in self._codecs:
             writer = cv2.VideoWriter(
                 str(self.path), int.from_bytes(codec.encode("ascii"), "little"), fps, (width, height)
@@ -169,8 +177,23 @@ class VideoSink(FileSink):
             self._check_space()
         if not self.path.exists():
             raise OutputError(f"output {self.uri}: the file is gone (deleted, or its disk removed)")
-        self._writer.write(frame.image)
-        self._frames += 1
+        for _ in range(self._copies(frame)):
+            self._writer.write(frame.image)
+            self._frames += 1
+
+    def _copies(self, frame: Frame) -> int:
+        """How often this frame must be written so that the video plays in step with the clock.
+
+        A frame that comes up to one slot early still gets a slot of its own: jitter loses nothing. After a gap
+        of more than ``_LONGEST_GAP_S`` the video goes on as if there had been none.
+        """
+        if self._frames == 0:
+            self._began_ns = frame.t_mono_ns
+        due = round((frame.t_mono_ns - self._began_ns) * 1e-9 * self._fps) + 1
+        if due - self._frames > _LONGEST_GAP_S * self._fps:
+            self._began_ns = frame.t_mono_ns - int(self._frames / self._fps * 1e9)
+            due = self._frames + 1
+        return max(due - self._frames, 1 if self._frames <= due else 0)
 
     def close(self) -> None:
         writer, self._writer = self._writer, None

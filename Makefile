@@ -1,0 +1,34 @@
+# Two commands are all one needs: `make run` and `make test`. Each sets up what it uses in $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+DURATION ?= 20
+BIN := $(VENV)/bin
+
+.PHONY: run test lint clean
+
+run: $(VENV)/.run
+	$(BIN)/edgegs kernels build
+	@test -s out/room.ply || { mkdir -p out && $(BIN)/edgegs synth room -n 100000 -o out/room.ply; }
+	$(BIN)/edgegs run configs/demo.yaml --duration $(DURATION)
+	@run=$$(ls -td out/runs/*/ | head -n 1); $(BIN)/edgegs report "$$run" -o out/report.html && \
+	  printf 'video:  out/demo.mp4\nreport: out/report.html\nlog:    %s\n' "$$run"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(VENV)/.run $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml setup.py
+	$(BIN)/python -m pip install --quiet --editable '.[$(if $(filter %.dev,$@),dev,report)]'
+	@touch $@
+
+$(VENV)/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit("edgegs needs Python 3.8 or newer: make PYTHON=python3.8" if sys.version_info < (3, 8) else 0)'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo 'no venv module: apt install python3-venv' >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,39 @@
+"""Compiles the kernels while installing: what the compilers at hand can build goes into the wheel.
+
+A machine without a compiler still gets a working package: `edgegs kernels build` does it later.
+"""
+
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+class BuildWithKernels(build_py):
+    def run(self):
+        super().run()
+        if self.editable_mode:  # a checkout builds into the cache instead
+            return
+        from edgegs.errors import EdgegsError
+        from edgegs.kernels.build import build, table
+
+        try:
+            outcomes = build(folder=Path(self.build_lib) / "edgegs" / "data" / "images")
+        except EdgegsError as error:
+            print(f"edgegs: no kernels are built: {error}")
+        else:
+            print("edgegs: kernels built for this machine:")
+            print(table(outcomes))
+
+
+class BinaryDistribution(Distribution):
+    """The wheel holds code for one processor, so its name must say so."""
+
+    def has_ext_modules(self):
+        return True
+
+
+setup(cmdclass={"build_py": BuildWithKernels}, distclass=BinaryDistribution)

@@ -1,0 +1,236 @@
+"""``edgegs render``: the picture, the JSON object, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import scenes
+
+from edgegs.cli import main
+from edgegs.scene import write_ply
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def ply(tmp_path):
+    path = tmp_path / "cloud.ply"
+    write_ply(str(path), scenes.cloud(300))
+    return str(path)
+
+
+@pytest.mark.parametrize("backend", ["host", "reference"])
+def test_json_reports_the_frame(kernels, ply, tmp_path, capsys, backend):
+    out = str(tmp_path / "out.png")
+    assert main(["render", ply, "-o", out, "--size", "97x81", "--backend", backend, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["backend"] == backend
+    assert report["variant"] == "baseline"
+    assert (report["width"], report["height"], report["n_splats"]) == (97, 81, 300)
+    assert 0 < report["n_visible"] <= 300
+    assert report["n_instances"] >= report["n_visible"]
+    assert set(report["stage_ms"]) == {"project", "duplicate", "sort", "ranges", "rasterize"}
+    assert report["frame_ms"] > 0
+    image = cv2.imread(out)
+    assert image.shape == (81, 97, 3)
+    assert image.max() > 100
+
+
+def test_backends_and_repeats_draw_the_same_picture(kernels, ply, tmp_path):
+    pictures = []
+    for name, backend, repeat in (("a", "host", "1"), ("b", "reference", "1"), ("c", "host", "3")):
+        out = str(tmp_path / (name + ".png"))
+        assert main(["render", ply, "-o", out, "--size", "64x48", "--backend", backend, "--repeat", repeat]) == 0
+        pictures.append(cv2.imread(out).astype(int))
+    assert np.abs(pictures[0] - pictures[1]).max() <= 1
+    np.testing.assert_array_equal(pictures[0], pictures[2])
+
+
+def test_views_of_a_training(kernels, ply, tmp_path, shared_data, capsys):
+    view = f"{shared_data / 'photos' / 'snowmiku' / 'cameras.json'}:3"
+    assert main(["render", ply, "-o", str(tmp_path / "a.jpg"), "--view", view, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["width"], report["height"]) == (989, 742)
+    assert main(["render", ply, "-o", str(tmp_path / "a.jpg"), "--view", view, "--size", "320x240", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["width"] == 320
+
+
+def test_eye_and_target(kernels, tmp_path):
+    path = str(tmp_path / "one.ply")
+    write_ply(path, scenes.one(mean=(3, 1, 2), scale=(0.05, 0.05, 0.05), opacity=0.99, colour=(1, 1, 1)))
+    out = str(tmp_path / "out.png")
+    assert main(["render", path, "-o", out, "--size", "65x65", "--eye", "3,1,-1", "--target", "3,1,2"]) == 0
+    image = cv2.imread(out)
+    assert np.unravel_index(image[..., 0].argmax(), (65, 65)) == (32, 32)
+
+
+BAD_ARGUMENTS = [
+    (["--size", "640"], 2, "expected WIDTHxHEIGHT"),
+    (["--size", "99999x1"], 2, "8192"),
+    (["--fov", "200"], 2, "from 1 to 170"),
+    (["--fov", "nan"], 2, "from 1 to 170"),
+    (["--eye", "1,2"], 2, "three numbers"),
+    (["--eye", "1,2,nan"], 2, "three numbers"),
+    (["--target", "1,2,3"], 2, "needs --eye"),
+    (["--eye", "1,2,3", "--target", "1,2,3"], 2, ""),
+    (["--view", "cameras.json"], 2, "CAMERAS.json:INDEX"),
+    (["--view", "no-such-file.json:0"], 66, "no-such-file.json"),
+    (["--repeat", "0"], 2, "at least 1"),
+    (["--background", "2,0,0"], 2, "from 0 to 1"),
+    (["--variant", "basline"], 69, "did you mean 'baseline'"),
+    (["--backend", "vulkan"], 2, "invalid choice"),
+    (["--max-gaussians", "0"], 2, "at least 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD_ARGUMENTS)
+def test_bad_arguments(kernels, ply, tmp_path, capsys, arguments, code, words):
+    try:
+        got = main(["render", ply, "-o", str(tmp_path / "out.png"), *arguments])
+    except SystemExit as stop:  # argparse's own refusals
+        got = stop.code
+    assert got == code
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_outputs_that_cannot_be_written(kernels, ply, tmp_path, capsys):
+    assert main(["render", ply]) == 2
+    assert main(["render", ply, "-o", str(tmp_path / "out.bmp2")]) == 2
+    assert main(["render", ply, "-o", str(tmp_path / "none" / "out.png")]) == 73
+    assert "none/out.png" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cloud.ply"]
+
+
+def header(
+    count,
+    properties=(
+        "x",
+        "y",
+        "z",
+        "f_dc_0",
+        "f_dc_1",
+        "f_dc_2",
+        "opacity",
+        "scale_0",
+        "scale_1",
+        "scale_2",
+        "rot_0",
+        "rot_1",
+        "rot_2",
+        "rot_3",
+    ),
+    rows=b"",
+):
+    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {count}"]
+    lines += [f"property float {name}" for name in properties] + ["end_header", ""]
+    return "\n".join(lines).encode() + rows
+
+
+ROW = np.array([0, 0, 2, 1, 1, 1, 2, -3, -3, -3, 1, 0, 0, 0], "<f4").tobytes()
+NAN = np.full(14, np.nan, "<f4").tobytes()
+MESH = (
+    b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n"
+    b"element face 1\nproperty list uchar int vertex_indices\nend_header\n0 0 0\n3 0 0 0\n"
+)
+WITHOUT_OPACITY = (
+    "x",
+    "y",
+    "z",
+    "f_dc_0",
+    "f_dc_1",
+    "f_dc_2",
+    "scale_0",
+    "scale_1",
+    "scale_2",
+    "rot_0",
+    "rot_1",
+    "rot_2",
+    "rot_3",
+)
+
+BAD_SCENES = {
+    "truncated": (header(3, rows=ROW * 2 + ROW[:9]), 65, "2"),
+    "too-many": (header(5, rows=ROW), 65, "5"),
+    "10^12": (header(10**12, rows=ROW), 65, "1,000,000,000,000"),
+    "negative": (header(-1, rows=ROW), 65, "-1"),
+    "without-opacity": (header(1, WITHOUT_OPACITY, ROW), 65, "opacity"),
+    "mesh": (MESH, 65, "mesh"),
+    "empty": (b"", 65, "empty"),
+    "zero-splats": (header(0), 65, "zero splats"),
+    "all-nan": (header(2, rows=NAN * 2), 65, "non-finite"),
+    "not-a-ply": (b"hello", 65, "ply"),
+}
+
+
+def run_limited(*arguments):
+    """The command as a user runs it; returns its result, its seconds and its peak memory in MB."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "edgegs", *arguments],
+        cwd=str(ROOT),
+        capture_output=True,
+        text=True,
+    )
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return done, time.monotonic() - started, max(before, peak) / 1024
+
+
+@pytest.mark.parametrize("name", sorted(BAD_SCENES))
+def test_bad_scenes_are_refused_in_one_line(tmp_path, name):
+    content, code, words = BAD_SCENES[name]
+    path = tmp_path / (name + ".ply")
+    path.write_bytes(content)
+    assert_refused(path, code, words)
+
+
+def test_directories_and_fifos_and_missing_files_are_refused(tmp_path):
+    os.mkfifo(str(tmp_path / "fifo.ply"))
+    (tmp_path / "folder.ply").mkdir()
+    assert_refused(tmp_path / "fifo.ply", 66, "FIFO")
+    assert_refused(tmp_path / "folder.ply", 66, "directory")
+    assert_refused(tmp_path / "missing.ply", 66, "missing.ply")
+
+
+def assert_refused(path, code, words):
+    script = (
+        "import resource, sys, time; from edgegs.cli import main; start = time.monotonic();"
+        f"code = main(['render', {str(path)!r}, '-o', {str(path) + '.png'!r}]);"
+        "print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=str(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("edgegs: error: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert path.name in done.stderr
+    assert words.lower() in done.stderr.lower()
+    seconds, megabytes = (float(value) for value in done.stdout.split())
+    assert seconds < 2, "a bad file must not cost time"
+    assert megabytes < 300, "a bad file must not cost memory"
+
+
+def test_version_and_usage():
+    done, _, _ = run_limited("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("edgegs 0.")
+    done, _, _ = run_limited()
+    assert done.returncode == 2
+    assert "usage" in done.stderr

@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 run: $(VENV)/.run
 	$(BIN)/edgegs kernels build
 	@test -s out/room.ply || { mkdir -p out && $(BIN)/edgegs synth room -n 100000 -o out/room.ply; }
-	$(BIN)/edgegs run configs/demo.yaml --duration $(DURATION)
-	@run=$$(ls -td out/runs/*/ | head -n 1); $(BIN)/edgegs report "$$run" -o out/report.html && \
-	  printf 'video:  out/demo.mp4\nreport: out/report.html\nlog:    %s\n' "$$run"
+	$(BIN)/edgegs run configs/demo.yaml --duration $(DURATION) > out/summary.txt
+	@cat out/summary.txt
+	@log=$$(sed -n 's/^log: //p' out/summary.txt); $(BIN)/edgegs report "$$log" -o out/report.html > out/report.txt && \
+	  printf 'video:  out/demo.mp4\nreport: out/report.html, out/report.txt\n'
 
 test: lint
 	$(BIN)/python -m pytest

@@ -36,4 +36,4 @@ class BinaryDistribution(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithKernels}, distclass=BinaryDistribution)
+setup(license="Apache-2.0", cmdclass={"build_py": BuildWithKernels}, distclass=BinaryDistribution)

@@ -20,7 +20,7 @@ KERNEL(project_fp32_radius, FrameParams, PROJECT_THREADS) { project<StorageFp32,
 KERNEL(duplicate_ref64, FrameParams, DUPLICATE_THREADS) { duplicate<KeyRef64>(p); }
 
 KERNEL(sort_count_64, SortParams, SORT_THREADS) { sort_count<uint64>(p); }
-KERNEL(sort_scan_table, SortParams, SORT_THREADS) { sort_scan(p); }
+KERNEL(sort_scan_rows, SortParams, SORT_THREADS) { sort_scan(p); }
 KERNEL(sort_scatter_64, SortParams, SORT_THREADS) { sort_scatter<uint64>(p); }
 
 KERNEL(ranges_ref64, FrameParams, RANGES_THREADS) { ranges<KeyRef64>(p); }

@@ -60,6 +60,7 @@ struct SortParams {
     uint64 *keys_out;         // [capacity]
     uint32 *values_out;       // [capacity]
     uint32 *digit_block_counts; // [SORT_DIGITS, n_blocks]; sort_scan turns counts into first positions
+    uint32 *digit_totals;       // [SORT_DIGITS]
     const uint64 *n_items;    // on the device: no round trip
     uint32 capacity;          // items beyond it were never written
     uint32 n_blocks;          // of sort_count and sort_scatter

@@ -1,5 +1,5 @@
 // Stage 3, sort: least-significant-digit radix sort of (key, value) pairs, stable, one launch triple a digit:
-// count (each block counts its share's digits), scan (the table of counts becomes first positions),
+// count (each block counts its share's digits), scan (a block a digit: counts become first positions),
 // scatter (each block moves its share, in order). The number of items is read on the device.
 // Reduce-then-scan after Merrill & Grimshaw 2010; ranks within a warp by ballots (warp-level multisplit,
 // Ashkiani et al. 2016), which sm_53 can do, unlike __match_any_sync. Block size: one thread a digit.
@@ -45,7 +45,10 @@ DEVICE uint32 rank_in_warp(uint32 digit, bool active, uint32 n_bits, uint32 *cou
 template <typename KeyType> struct SortScatterShared {
     uint32 warp_digit_counts[SORT_WARPS][SORT_DIGITS]; // counts, then first ranks of each warp
     uint32 digit_positions[SORT_DIGITS];               // next free position of each digit in the output
+    SumShared<uint32, SORT_BLOCK> sums;
 };
+
+static_assert(SORT_DIGITS % SORT_BLOCK == 0, "whole steps over the digits");
 
 // Counts the digits of this block's share. Table: digit-major, so that one scan orders digits, then blocks.
 template <typename KeyType> DEVICE void sort_count(const SortParams &p) {
@@ -72,18 +75,34 @@ template <typename KeyType> DEVICE void sort_count(const SortParams &p) {
     }
 }
 
-// One block: exclusive sum over the whole table, SORT_BLOCK neighbours a step.
+// One block a digit: its row of the table becomes each block's first position among the digit's items, and the
+// digit's total stands behind the table. Scatter adds the totals of the lower digits itself.
 DEVICE void sort_scan(const SortParams &p) {
     typedef SumShared<uint32, SORT_BLOCK> Shared;
     SHARED(Shared, shared);
-    const uint32 n_counts = SORT_DIGITS * p.n_blocks;
+    uint32 *row = p.digit_block_counts + block_rank() * p.n_blocks;
     uint32 before = 0;
-    for (uint32 first = 0; first < n_counts; first += SORT_BLOCK) {
-        const uint32 i = first + thread_rank();
-        const uint32 count = i < n_counts ? p.digit_block_counts[i] : 0;
+    for (uint32 first = 0; first < p.n_blocks; first += SORT_BLOCK) {
+        const uint32 block = first + thread_rank();
+        const uint32 count = block < p.n_blocks ? row[block] : 0;
         uint32 total;
         const uint32 offset = block_exclusive_sum<uint32, SORT_BLOCK>(count, total, shared);
-        if (i < n_counts) p.digit_block_counts[i] = before + offset;
+        if (block < p.n_blocks) row[block] = before + offset;
+        before += total;
+        block_sync(); // shared is written again
+    }
+    if (thread_rank() == 0) p.digit_totals[block_rank()] = before;
+}
+
+// Where each digit's items of this block go: after all lower digits, and after the earlier blocks' of its own.
+DEVICE void first_positions(const SortParams &p, uint32 (&positions)[SORT_DIGITS],
+                            SumShared<uint32, SORT_BLOCK> &shared) {
+    uint32 before = 0;
+    for (uint32 first = 0; first < SORT_DIGITS; first += SORT_BLOCK) {
+        const uint32 digit = first + thread_rank();
+        uint32 total;
+        const uint32 lower = block_exclusive_sum<uint32, SORT_BLOCK>(p.digit_totals[digit], total, shared);
+        positions[digit] = before + lower + p.digit_block_counts[digit * n_blocks() + block_rank()];
         before += total;
         block_sync(); // shared is written again
     }
@@ -95,8 +114,7 @@ template <typename KeyType> DEVICE void sort_scatter(const SortParams &p) {
     SHARED(SortScatterShared<KeyType>, shared);
     const KeyType *keys_in = (const KeyType *)p.keys_in;
     KeyType *keys_out = (KeyType *)p.keys_out;
-    for (uint32 digit = thread_rank(); digit < SORT_DIGITS; digit += SORT_BLOCK)
-        shared.digit_positions[digit] = p.digit_block_counts[digit * n_blocks() + block_rank()];
+    first_positions(p, shared.digit_positions, shared.sums);
 
     const Share share = share_of_block(n_sort_items(p), SORT_STEP);
     for (uint32 step = share.begin; step < share.end; step += SORT_STEP) {

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from edgegs.backends.base import Backend, Buffer, Params
+from edgegs.backends.base import Backend, Buffer, Fetch, Params
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
@@ -30,6 +31,18 @@ MAX_INSTANCES = 2**31 - 1
 #: First guess of instances a splat; a wrong one costs one frame drawn twice.
 INSTANCES_PER_SPLAT = 4
 GROWTH = 1.25
+
+
+@dataclass
+class Ticket:
+    """A frame under way: where it is drawn, when it began, and what is coming back."""
+
+    camera: Camera
+    slot: int
+    started: float
+    capacity: int
+    marks: List[Any]
+    fetch: Fetch
 
 
 class Renderer:
@@ -77,11 +90,21 @@ class Renderer:
         self._alloc("block_counts", (backend.n_blocks, 2), "u8")
         self._alloc("counters", (2,), "u8")
         self._alloc("tile_starts", (self._n_tiles + 1,), "u4")
-        self._alloc("pixel_bgr", (self.height, self.width, 3), "u1")
+        # pictures have a slot for each frame that may be under way: one is read back while the next is drawn
+        pictures: Dict[str, Any] = {"pixel_bgr": ((self.height, self.width, 3), "u1")}
         if keep_float:
-            self._alloc("pixel_rgb", (self.height, self.width, 3), "f4")
-            self._alloc("pixel_transmittance", (self.height, self.width), "f4")
-        self._digit_counts = backend.alloc("digit_block_counts", (int(C["SORT_DIGITS"]), backend.n_blocks), "u4")
+            pictures["pixel_rgb"] = ((self.height, self.width, 3), "f4")
+            pictures["pixel_transmittance"] = ((self.height, self.width), "f4")
+        self._slots = [
+            {name: backend.alloc(name, shape, dtype) for name, (shape, dtype) in pictures.items()}
+            for _ in range(backend.depth)
+        ]
+        self._free_slots = list(range(backend.depth))
+        self._n_digits = int(C["SORT_DIGITS"])
+        self._digits = {
+            "digit_block_counts": backend.alloc("digit_block_counts", (self._n_digits, backend.n_blocks), "u4"),
+            "digit_totals": backend.alloc("digit_totals", (self._n_digits,), "u4"),
+        }
         self._buffers.update(UPLOADS[self.variant.storage](backend, scene))
         self._frame: Params = backend.params(
             "FrameParams",
@@ -130,7 +153,7 @@ class Renderer:
                 values_in=splats[index % 2],
                 keys_out=keys[1 - index % 2],
                 values_out=splats[1 - index % 2],
-                digit_block_counts=self._digit_counts,
+                **self._digits,
                 n_items=self._buffers["counters"],
                 capacity=n_instances,
                 n_blocks=self.backend.n_blocks,
@@ -141,28 +164,41 @@ class Renderer:
         ]
 
     def render(self, camera: Camera) -> Frame:
-        """Draw one frame; ``camera``'s size must be the renderer's."""
-        started = time.perf_counter()
+        """Draw one frame and wait for it; ``camera``'s size must be the renderer's."""
+        return self.collect(self.submit(camera))
+
+    def submit(self, camera: Camera) -> Ticket:
+        """Begin a frame. At most ``backend.depth`` may be under way; ``collect`` them in their order."""
+        return self._draw(camera, self._free_slots.pop(), time.perf_counter())
+
+    def _draw(self, camera: Camera, slot: int, started: float) -> Ticket:
+        self._frame.set(**self._slots[slot])
         self._look_through(camera)
+        marks = self._launch()
+        fetch = self.backend.fetch([self._buffers["counters"], *self._slots[slot].values()])
+        return Ticket(camera, slot, started, self._capacity, marks, fetch)
+
+    def collect(self, ticket: Ticket) -> Frame:
+        """Wait for a frame; when its instances outgrew the buffer, grow it and draw the frame again."""
         redraws = 0
         while True:
-            marks = self._launch()
-            n_instances, n_visible = (int(value) for value in self.backend.download(self._buffers["counters"]))
-            if n_instances <= self._capacity:
+            counters, *pictures = ticket.fetch.wait()
+            n_instances, n_visible = (int(value) for value in counters)
+            if n_instances <= ticket.capacity:
                 break
-            self._grow(max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH))))
+            if n_instances > self._capacity:  # else a frame collected meanwhile has made the room
+                self._grow(max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH))))
+            ticket = self._draw(ticket.camera, ticket.slot, ticket.started)
             redraws += 1
-        floats = {
-            name: self.backend.download(self._buffers[buffer])
-            for name, buffer in (("image_f32", "pixel_rgb"), ("transmittance", "pixel_transmittance"))
-            if buffer in self._buffers
-        }
-        image = self.backend.download(self._buffers["pixel_bgr"])
-        frame = Frame(
-            image=image,
-            index=self.n_frames,
+        self._free_slots.append(ticket.slot)
+        arrays = dict(zip(self._slots[ticket.slot], pictures))
+        marks = ticket.marks
+        self.n_frames += 1
+        return Frame(
+            image=arrays["pixel_bgr"],
+            index=self.n_frames - 1,
             t_mono_ns=time.monotonic_ns(),
-            frame_ms=(time.perf_counter() - started) * 1e3,
+            frame_ms=(time.perf_counter() - ticket.started) * 1e3,
             stage_ms={
                 stage: self.backend.elapsed_ms(start, end) for stage, start, end in zip(STAGES, marks, marks[1:])
             },
@@ -170,10 +206,9 @@ class Renderer:
             n_visible=n_visible,
             n_instances=n_instances,
             redraws=redraws,
-            **floats,
+            image_f32=arrays.get("pixel_rgb"),
+            transmittance=arrays.get("pixel_transmittance"),
         )
-        self.n_frames += 1
-        return frame
 
     def _look_through(self, camera: Camera) -> None:
         if (camera.width, camera.height) != (self.width, self.height):
@@ -204,7 +239,7 @@ class Renderer:
 
         for digit in self._sorts:
             launch(entries["sort_count"], n_blocks, digit)
-            launch(entries["sort_scan"], 1, digit)
+            launch(entries["sort_scan"], self._n_digits, digit)
             launch(entries["sort_scatter"], n_blocks, digit)
         marks.append(mark())
 
@@ -223,6 +258,7 @@ class Renderer:
 
     def close(self) -> None:
         """Free the device memory; the backend stays open."""
-        for buffer in [*self._buffers.values(), *self._instance_buffers, self._digit_counts]:
+        pictures = [buffer for slot in self._slots for buffer in slot.values()]
+        for buffer in [*self._buffers.values(), *self._instance_buffers, *pictures, *self._digits.values()]:
             self.backend.free(buffer)
-        self._buffers, self._instance_buffers = {}, []
+        self._buffers, self._instance_buffers, self._slots = {}, [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Iterator
 
@@ -25,7 +26,8 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The tests build their own kernels, in a cache of their own."""
-    folder = tmp_path_factory.mktemp("cache")
+    given = os.environ.get("EDGEGS_TEST_CACHE")  # a cache with GPU images that this machine cannot build
+    folder = Path(given) if given else tmp_path_factory.mktemp("cache")
     before = os.environ.get("EDGEGS_CACHE")
     os.environ["EDGEGS_CACHE"] = str(folder)
     yield folder
@@ -49,13 +51,30 @@ def open_backend(name: str) -> Backend:
     """A backend by the names that the tests are parametrised with."""
     if name == "reference":
         return ReferenceBackend()
+    if name.startswith("cuda"):
+        if not has_gpu():
+            pytest.skip("no NVIDIA GPU (or no pycuda): CUDA is not tested")
+        from edgegs.backends.cuda import CudaBackend
+
+        return CudaBackend(image=name.partition(":")[2] or None)
     if name == "host-check-shuffled":
         return HostBackend(arch="host-check", shuffle_seed=11)
     return HostBackend(arch=name, threads=2)
 
 
-#: Every implementation of the kernels that needs no GPU.
-KERNEL_BACKENDS = ("host", "host-check", "host-check-shuffled")
+@lru_cache(maxsize=None)
+def has_gpu() -> bool:
+    try:
+        import pycuda.driver as driver
+
+        driver.init()
+    except Exception:  # no pycuda, no driver or no device: each in its own words
+        return False
+    return driver.Device.count() > 0
+
+
+#: Every implementation of the kernels; the last needs a GPU.
+KERNEL_BACKENDS = ("host", "host-check", "host-check-shuffled", pytest.param("cuda", marks=pytest.mark.cuda))
 
 
 @pytest.fixture(params=KERNEL_BACKENDS)

@@ -200,7 +200,7 @@ def test_directories_and_fifos_and_missing_files_are_refused(tmp_path):
     os.mkfifo(str(tmp_path / "fifo.ply"))
     (tmp_path / "folder.ply").mkdir()
     assert_refused(tmp_path / "fifo.ply", 66, "FIFO")
-    assert_refused(tmp_path / "folder.ply", 66, "directory")
+    assert_refused(tmp_path / "folder.ply", 66, "is a folder")
     assert_refused(tmp_path / "missing.ply", 66, "missing.ply")
 
 

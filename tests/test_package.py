@@ -56,7 +56,8 @@ def test_it_draws_with_the_kernels_built_while_installing(installed, tmp_path):
     assert host[0]["current"]
     assert str(installed) in host[0]["path"]
     assert run(installed, tmp_path, "synth", "dial", "-n", "500", "-o", "dial.ply").returncode == 0
-    done = run(installed, tmp_path, "render", "dial.ply", "-o", "dial.png", "--size", "64x48", "--backend", "host", "--json")
+    drawing = ["render", "dial.ply", "-o", "dial.png", "--size", "64x48", "--backend", "host", "--json"]
+    done = run(installed, tmp_path, *drawing)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["backend"] == "host"
     assert (tmp_path / "dial.png").stat().st_size > 100

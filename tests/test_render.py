@@ -33,13 +33,15 @@ REAL = (
 )
 
 
+@pytest.mark.parametrize("drawn_by", ["host", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("name", REAL)
-def test_real_scenes_meet_the_image_bar(host, shared_data, name):
+def test_real_scenes_meet_the_image_bar(kernels, shared_data, name, drawn_by):
     scene = load(shared_data / "ply" / name)
     camera = scenes.around(scene.bounds(), 640, 360, 312.0)
     reference = Renderer(ReferenceBackend(), scene, 640, 360, keep_float=True)
     expected = reference.render(camera)
-    frame = draw(host, scene, camera)
+    with open_backend(drawn_by) as backend:
+        frame = draw(backend, scene, camera)
     assert frame.n_visible == pytest.approx(expected.n_visible, abs=3)
     assert (expected.image.max(axis=2) > 20).mean() > 0.02, "the camera must see the scene"
     assert_meets_bar(frame, expected, reference)

@@ -227,8 +227,8 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty.ply").touch()
     (tmp_path / "loop").symlink_to("loop")
     cases = [
-        (tmp_path, InputError, "is a directory"),
-        (tmp_path / "fifo", InputError, "is a FIFO"),  # must not wait for a writer
+        (tmp_path, InputError, "is a folder"),
+        (tmp_path / "fifo", InputError, "is a FIFO, not a regular file"),  # must not wait for a writer
         (Path("/dev/zero"), InputError, "character device"),
         (tmp_path / "missing.ply", InputError, "no such file"),
         (tmp_path / "empty.ply" / "x", InputError, "cannot be opened"),

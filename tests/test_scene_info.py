@@ -77,7 +77,7 @@ def test_failures_end_without_a_traceback(tmp_path: Path) -> None:
     for path, code, words in (
         (tmp_path / "cut.ply", 65, "holds 8 of the 9 splats"),
         (tmp_path / "missing.ply", 66, "no such file"),
-        (tmp_path, 66, "is a directory"),
+        (tmp_path, 66, "is a folder"),
     ):
         command = [sys.executable, "-m", "edgegs", "info", str(path), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)

@@ -38,6 +38,7 @@ def sort(backend, keys, values, n_bits, capacity=None, n_items=None):
     key_buffers = [backend.alloc("keys", (room,), "u8") for _ in range(2)]
     value_buffers = [backend.alloc("values", (room,), "u4") for _ in range(2)]
     counts = backend.alloc("counts", (C["SORT_DIGITS"], backend.n_blocks), "u4")
+    totals = backend.alloc("totals", (C["SORT_DIGITS"],), "u4")
     counter = backend.alloc("counter", (2,), "u8")
     backend.upload(counter, np.array([n_items, 12345], np.uint64))
     if len(keys):
@@ -54,6 +55,7 @@ def sort(backend, keys, values, n_bits, capacity=None, n_items=None):
             keys_out=key_buffers[there],
             values_out=value_buffers[there],
             digit_block_counts=counts,
+            digit_totals=totals,
             n_items=counter,
             capacity=capacity,
             n_blocks=backend.n_blocks,
@@ -61,7 +63,7 @@ def sort(backend, keys, values, n_bits, capacity=None, n_items=None):
             n_bits=bits,
         )
         backend.launch("sort_count_64", backend.n_blocks, params)
-        backend.launch("sort_scan_table", 1, params)
+        backend.launch("sort_scan_rows", C["SORT_DIGITS"], params)
         backend.launch("sort_scatter_64", backend.n_blocks, params)
     last = len(plan) % 2
     n = min(n_items, capacity)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import List, Tuple
 
 from edgegs.backends.base import Backend, Buffer, Params
 from edgegs.errors import DeviceError, UsageError
 
 __all__ = ["BACKENDS", "Backend", "Buffer", "Params", "create"]
 
-BACKENDS = ("auto", "host", "reference")
+BACKENDS = ("auto", "cuda", "host", "reference")
 
 
 def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> Tuple[Backend, str]:
     """Open a backend; returns it and one sentence that says which was taken and why.
 
     Args:
-        name: ``auto`` (host, then reference), ``host`` or ``reference``.
+        name: ``auto`` (cuda, then host, then reference), or one of those.
         threads: operating-system threads of the host backend; 0 takes all that the process may use.
         may_compile: build the host kernels if they are missing or stale (never in the daemon).
 
@@ -24,28 +24,36 @@ def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> T
         DeviceError: the backend asked for cannot be used here; the message says what to run.
     """
     if name not in BACKENDS:
-        if name == "cuda":
-            raise DeviceError("the cuda backend is not part of this version; use --backend host")
-        raise UsageError("no backend {!r} (there are: {})".format(name, ", ".join(BACKENDS)))
+        raise UsageError(f"no backend {name!r} (there are: {', '.join(BACKENDS)})")
+    missing: List[str] = []
+    if name in ("auto", "cuda"):
+        from edgegs.backends.cuda import CudaBackend
+
+        try:
+            return _opened(CudaBackend(), name, missing)
+        except DeviceError as error:
+            if name == "cuda":
+                raise
+            missing.append(f"no cuda: {error}")
     if name in ("auto", "host"):
         from edgegs.backends.host import HostBackend
 
         try:
             if may_compile:
                 _build_if_stale()
-            backend: Backend = HostBackend(threads)
-            why = "asked for" if name == "host" else "no GPU backend in this version"
-            return backend, f"backend host ({why}): {backend.device}"
+            return _opened(HostBackend(threads), name, missing)
         except DeviceError as error:
             if name == "host":
                 raise
-            missing = str(error)
-    else:
-        missing = "asked for"
+            missing.append(f"no host: {error}")
     from edgegs.backends.reference import ReferenceBackend
 
-    backend = ReferenceBackend()
-    return backend, f"backend reference ({missing}): slow, {backend.device}"
+    return _opened(ReferenceBackend(), name, missing)
+
+
+def _opened(backend: Backend, asked: str, missing: List[str]) -> Tuple[Backend, str]:
+    why = "; ".join(missing) or ("asked for" if asked == backend.name else "the best there is")
+    return backend, f"backend {backend.name}, {backend.device} ({why})"
 
 
 def _build_if_stale() -> None:

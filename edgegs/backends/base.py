@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -25,6 +25,17 @@ class Buffer:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
+class Fetch:
+    """Arrays on their way back from the device. This one is there already; backends may return a later one."""
+
+    def __init__(self, arrays: List[np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def wait(self) -> List[np.ndarray]:
+        """The arrays, in the order asked; they are the caller's."""
+        return self._arrays
+
+
 class Params(abc.ABC):
     """One parameter struct of cuda/params.h, filled once and changed field by field."""
 
@@ -44,6 +55,8 @@ class Backend(abc.ABC):
     image: str
     #: blocks of a launch whose work is partitioned, whatever its size (see share_of_block in collectives.cuh)
     n_blocks: int
+    #: frames worth having under way at once: 1 where launching waits, 2 where the device works by itself
+    depth: int = 1
 
     @abc.abstractmethod
     def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
@@ -59,6 +72,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of the buffer's content, after everything launched before."""
+
+    def fetch(self, buffers: Sequence[Buffer]) -> Fetch:
+        """Begin to read buffers back, after everything launched before; the device may go on meanwhile."""
+        return Fetch([self.download(buffer) for buffer in buffers])
 
     @abc.abstractmethod
     def params(self, struct: str, **fields: Any) -> Params:

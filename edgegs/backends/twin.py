@@ -146,7 +146,7 @@ def sort_count_64(p: SimpleNamespace) -> None:
     """The twin needs no table: scatter sorts by the digit at once."""
 
 
-def sort_scan_table(p: SimpleNamespace) -> None:
+def sort_scan_rows(p: SimpleNamespace) -> None:
     """See sort_count_64."""
 
 
@@ -221,7 +221,7 @@ KERNELS = {
         project_fp32_radius,
         duplicate_ref64,
         sort_count_64,
-        sort_scan_table,
+        sort_scan_rows,
         sort_scatter_64,
         ranges_ref64,
         rasterize_block_exact,

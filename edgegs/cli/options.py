@@ -49,7 +49,7 @@ class _Bounded:
 
 
 def add_backend_options(
-    parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "host", "reference")
+    parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "cuda", "host", "reference")
 ) -> None:
     parser.add_argument("--backend", choices=backends, default="auto", help="who draws (default: the best there is)")
     parser.add_argument("--variant", default="auto", help="see `edgegs kernels list`")

@@ -37,7 +37,7 @@ class Variant:
             "project": f"project_{self.storage}_{self.culling}",
             "duplicate": f"duplicate_{self.key}",
             "sort_count": f"sort_count_{self.key_bits}",
-            "sort_scan": "sort_scan_table",
+            "sort_scan": "sort_scan_rows",
             "sort_scatter": f"sort_scatter_{self.key_bits}",
             "ranges": f"ranges_{self.key}",
             "rasterize": f"rasterize_{self.raster}_{self.exponential}",

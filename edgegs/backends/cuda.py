@@ -1,0 +1,183 @@
+"""The CUDA backend: the only file that imports pycuda.
+
+One thread owns the context. Launches and small copies go to one stream, pictures come back on another, so that the
+next frame is drawn while the last one is read. Images are loaded from buffers; nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgegs.backends.base import Backend, Buffer, Fetch, Params
+from edgegs.backends.host import HostParams
+from edgegs.errors import DeviceError
+from edgegs.kernels.headers import constants
+from edgegs.kernels.select import candidates, read_image
+
+try:
+    import pycuda.driver as driver
+except ImportError as import_error:  # the extra `cuda` is not installed, or libcuda.so is missing
+    driver = None
+    missing = str(import_error)
+else:
+    missing = ""
+
+C = constants()
+#: Threads a block of each stage's kernels.
+THREADS = {
+    stage: int(C[stage.upper() + "_THREADS"]) for stage in ("project", "duplicate", "sort", "ranges", "rasterize")
+}
+#: Copies up to this size go in line with the launches; larger ones beside them, bytes.
+SMALL = 4096
+#: Blocks of a partitioned launch for each multiprocessor: 8 of 256 threads fill one.
+BLOCKS_PER_MULTIPROCESSOR = 8
+
+
+class CudaFetch(Fetch):
+    """Copies to page-locked memory that are complete when ``done`` is."""
+
+    def __init__(self, staged: List[np.ndarray], done: Any) -> None:
+        self._staged = staged
+        self._done = done
+
+    def wait(self) -> List[np.ndarray]:
+        self._done.synchronize()
+        # out of the staging memory, which the next frame in this slot reuses
+        return [array.copy() for array in self._staged]
+
+
+class CudaBackend(Backend):
+    """Raises DeviceError when there is no GPU, no image for it, or no pycuda; the message says what to do."""
+
+    name = "cuda"
+    depth = 2
+
+    def __init__(self, index: int = 0, image: Optional[str] = None) -> None:
+        if driver is None:
+            raise DeviceError(f"pycuda cannot be imported ({missing}); `pip install 'edgegs[cuda]'`")
+        try:
+            driver.init()
+            n_devices = driver.Device.count()
+            if n_devices <= index:
+                raise DeviceError(f"there are {n_devices} CUDA devices, none with index {index}")
+            device = driver.Device(index)
+            self._context = device.make_context(driver.ctx_flags.SCHED_BLOCKING_SYNC)
+        except driver.Error as error:
+            raise DeviceError(f"no usable NVIDIA GPU: {error}; `nvidia-smi` or `edgegs doctor` may tell why") from None
+        self._open = True
+        try:
+            major, minor = device.compute_capability()
+            self.compute_capability = (major, minor)
+            self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
+            self._module, self.image = self._load(image)
+            attribute = driver.device_attribute
+            self.n_blocks = BLOCKS_PER_MULTIPROCESSOR * device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
+            self._compute, self._copy = driver.Stream(), driver.Stream()
+        except BaseException:
+            self.close()
+            raise
+        self.device = f"{device.name()}, compute capability {major}.{minor}"
+        self._functions: Dict[str, Any] = {}
+        self._staging: Dict[Tuple[int, int], np.ndarray] = {}
+        self._n_fetches = 0
+
+    def _load(self, image: Optional[str]) -> Tuple[Any, str]:
+        """The first image that the driver takes, and its name; what it says of the others is kept for the error."""
+        refusals = []
+        for candidate in candidates(self.compute_capability, image):
+            try:
+                return driver.module_from_buffer(read_image(candidate)), candidate.image.file
+            except (driver.Error, DeviceError) as error:
+                refusals.append(f"{candidate.image.file}: {error}")
+        capability = "sm_{}{}".format(*self.compute_capability)
+        why = "; ".join(refusals) or "none is built for it"
+        build = f"run `edgegs kernels build --arch {capability}`"
+        raise DeviceError(f"no kernel image runs on this GPU ({capability}): {why}; {build}")
+
+    def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
+        shape = tuple(int(n) for n in shape)
+        n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+        try:
+            memory = driver.mem_alloc(max(1, n_bytes))
+        except driver.MemoryError:
+            free, total = driver.mem_get_info()
+            raise DeviceError(
+                f"{label}: {n_bytes / 1e6:.0f} MB of GPU memory asked, {free / 1e6:.0f} of {total / 1e6:.0f} MB are "
+                "free; lower scene.max_gaussians or the picture size"
+            ) from None
+        return Buffer(label, shape, dtype, memory, int(memory))
+
+    def free(self, buffer: Buffer) -> None:
+        for key in [key for key in self._staging if key[0] == buffer.address]:
+            del self._staging[key]
+        if buffer.memory is not None:
+            buffer.memory.free()
+            buffer.memory = None
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        if buffer.n_bytes:
+            driver.memcpy_htod(buffer.memory, np.ascontiguousarray(array, buffer.dtype))
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        self._compute.synchronize()
+        array = np.empty(buffer.shape, buffer.dtype)
+        if buffer.n_bytes:
+            driver.memcpy_dtoh(array, buffer.memory)
+        return array
+
+    def fetch(self, buffers: Sequence[Buffer]) -> Fetch:
+        self._copy.wait_for_event(self.mark())
+        self._n_fetches += 1
+        staged = []
+        for buffer in buffers:
+            # the next frame writes the counters again, so small buffers are copied in line, and each frame under
+            # way has staging memory of its own
+            small = buffer.n_bytes <= SMALL
+            memory = self._stage(buffer, self._n_fetches % (self.depth + 1) if small else 0)
+            driver.memcpy_dtoh_async(memory, buffer.memory, self._compute if small else self._copy)
+            staged.append(memory)
+        self._copy.wait_for_event(self.mark())
+        done = driver.Event()
+        done.record(self._copy)
+        return CudaFetch(staged, done)
+
+    def _stage(self, buffer: Buffer, turn: int) -> np.ndarray:
+        """Page-locked memory for a copy; pageable on integrated GPUs, whose CPUs read that many times faster."""
+        key = (buffer.address, turn)
+        if key not in self._staging:
+            make = np.empty if self.is_integrated else driver.pagelocked_empty
+            self._staging[key] = make(buffer.shape, buffer.dtype)
+        return self._staging[key]
+
+    def params(self, struct: str, **fields: Any) -> HostParams:
+        params = HostParams(struct)
+        params.set(**fields)
+        return params
+
+    def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
+        assert isinstance(params, HostParams)
+        threads = THREADS[kernel.split("_", 1)[0]]
+        try:
+            if kernel not in self._functions:
+                self._functions[kernel] = self._module.get_function(kernel).prepare([params.record.dtype])
+            self._functions[kernel].prepared_async_call(
+                (n_blocks, 1), (threads, 1, 1), self._compute, params.record.tobytes()
+            )
+        except driver.Error as error:
+            raise DeviceError(f"{kernel} <<<{n_blocks}, {threads}>>> of {self.image}: {error}") from None
+
+    def mark(self) -> Any:
+        event = driver.Event()
+        event.record(self._compute)
+        return event
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(end.time_since(start))
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._context.pop()
+            self._context.detach()

@@ -1,12 +1,70 @@
-"""Reading a whole small file without ever hanging on something that only looks like one."""
+"""Files that people name: what a path may look like, and opening one without ever hanging on what is no file."""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import stat
 from pathlib import Path
+from typing import Optional, Tuple
 
 from edgegs.errors import AccessError, InputError
+
+#: Control characters, and what is no character: half a surrogate pair.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def check_path(path: str) -> Optional[Tuple[str, str]]:
+    """What is wrong with a path that somebody wrote, and what to do; None when nothing is. Looks at no file."""
+    if not path.strip():
+        return "an empty path", "write a path"
+    if CONTROL.search(path):
+        return "the path holds a control character", "remove it"
+    if path.startswith("~"):
+        return "~ is not expanded", "write the folder's full path"
+    if "$" in path:
+        return "variables ($…) are not expanded", "write the full path"
+    return None
+
+
+def open_regular(path: str, shown: str) -> io.FileIO:
+    """Open a regular file for reading, unbuffered; never waits for a FIFO's writer.
+
+    Args:
+        path: followed through symbolic links.
+        shown: the file, as messages name it.
+
+    Raises:
+        InputError: missing, a folder, FIFO, device or socket, or unreadable. AccessError: no permission.
+    """
+    try:
+        # Without O_NONBLOCK the open itself would wait for a FIFO's writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise InputError(f"{shown}: no such file; check the path") from None
+    except PermissionError:
+        raise AccessError(f"{shown}: permission denied; let this user read it (see 'ls -l', 'id')") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{shown}: cannot be opened: {reason}; check the path") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((text for test, text in _KINDS if test(mode)), "something else")
+            raise InputError(f"{shown}: is {kind}, not a regular file; name a file")
+        return os.fdopen(descriptor, "rb", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def read_regular(path: Path, max_bytes: int, what: str) -> bytes:
@@ -20,26 +78,11 @@ def read_regular(path: Path, max_bytes: int, what: str) -> bytes:
         what: the kind of file, for messages.
 
     Raises:
-        InputError: missing, a folder, FIFO, device or socket, or unreadable. AccessError: no permission.
+        InputError, AccessError: as ``open_regular``.
     """
     shown = f"{what} {ascii(str(path))[1:-1]}"
-    try:
-        # Without O_NONBLOCK the open itself would wait for a FIFO's writer.
-        descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise InputError(f"{shown}: no such file; check the path") from None
-    except PermissionError:
-        raise AccessError(f"{shown}: permission denied; let this user read it") from None
-    except (OSError, ValueError) as error:
-        raise InputError("{}: {}".format(shown, getattr(error, "strerror", None) or error)) from None
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise InputError(f"{shown}: {kind}; name a file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
+    with io.BufferedReader(open_regular(str(path), shown)) as file:
+        try:
             return file.read(max_bytes)
-    except OSError as error:
-        raise InputError(f"{shown}: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
+        except OSError as error:
+            raise InputError(f"{shown}: cannot be read: {error.strerror}; check the disk") from None

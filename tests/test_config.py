@@ -34,7 +34,7 @@ def test_minimal(tmp_path: Path) -> None:
     assert config.render == Render()
     assert config.telemetry.log.dir == str(tmp_path / "runs")
     assert config.http == Http()
-    assert [out.uri for out in config.outputs] == ["null:"]
+    assert [out.uri.text for out in config.outputs] == ["null:"]
 
 
 def test_numbers_as_people_write_them(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_impossible_names(path: str) -> None:
 def test_folder_device_and_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, words in (
-        (tmp_path, "a folder"),
+        (tmp_path, "is a folder, not a regular file"),
         (tmp_path / "fifo", "not a regular"),
         ("/dev/zero", "not a regular"),
     ):
@@ -134,7 +134,7 @@ def test_overrides_reach_everything(tmp_path: Path) -> None:
     assert config.http.token_file == str(tmp_path / "x")
     assert config.scene.path == str(tmp_path / "a=b.ply")
     assert config.camera.width == 800
-    assert [o.uri for o in load(tmp_path, text, ['outputs=["file:///b.mp4"]']).outputs] == ["file:///b.mp4"]
+    assert [o.uri.text for o in load(tmp_path, text, ['outputs=["file:///b.mp4"]']).outputs] == ["file:///b.mp4"]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_demo_yaml() -> None:
     config = load_config(CONFIGS / "demo.yaml", environ={})
     out = CONFIGS.parent / "out"
     assert config.scene.path == str(out / "room.ply")
-    assert [output.uri for output in config.outputs] == ["mjpeg://127.0.0.1:8080", f"file://{out}/demo.mp4"]
+    assert [output.uri.text for output in config.outputs] == ["mjpeg://127.0.0.1:8080", f"file://{out}/demo.mp4"]
     assert config.telemetry.log.dir == str(out / "runs")
     assert (config.camera.width, config.camera.height) == (640, 360)
     path, inside = config.camera.path, synth.room_orbit()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from config_texts import MINIMAL, add, load, output, problems
 
+from edgegs.sinks import create_sink
+
 
 def cam(text: str) -> str:
     return MINIMAL.replace("480}", "480, " + text + "}")
@@ -379,14 +381,25 @@ def test_bad_output(tmp_path: Path, uri: str, words: str) -> None:
 )
 def test_good_output(tmp_path: Path, uri: str, kind: str, normal: str) -> None:
     (made,) = load(tmp_path, output(f"['{uri}']")).outputs
-    assert made.uri == normal.format(base=tmp_path, parent=tmp_path.parent)
-    assert made.target.kind == kind
-    assert made.target.uri == made.label == made.uri
+    assert made.uri.text == normal.format(base=tmp_path, parent=tmp_path.parent)
+    assert made.uri.kind == kind
+    assert made.label == str(made.uri) == made.uri.text
     if kind in ("video", "frames", "image"):
-        assert "file://" + str(made.target.path) == made.uri
+        assert "file://" + made.uri.path == made.uri.text
     if kind == "mjpeg":
-        assert made.target.is_loopback
-        assert made.target.host in ("127.0.0.1", "localhost", "::1")
+        assert made.uri.is_loopback
+        assert made.uri.host in ("127.0.0.1", "localhost", "::1")
+
+
+def test_outputs_beside_a_configuration_in_an_odd_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "$x 100%"
+    folder.mkdir()
+    for name in ("o.mkv", "o.png"):
+        (made,) = load(folder, output(f"['file://{name}']")).outputs
+        assert create_sink(made.uri).uri == f"file://{folder}/{name}"
+    (found,) = problems(folder, output("['file://%d.png']"))
+    assert "the configuration's folder has a % in its name" in found
+    assert "write frames to another folder" in found
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "[::]", "nano.local"])

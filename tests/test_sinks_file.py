@@ -17,6 +17,7 @@ from edgegs.frame import Frame
 from edgegs.sinks import SinkRunner, create_sink
 from edgegs.sinks import file as file_module
 from edgegs.sinks.runner import Clock
+from edgegs.sinks.uri import parse
 
 WAIT = 20.0
 WIDTH, HEIGHT = 96, 64
@@ -170,9 +171,11 @@ def test_number_patterns(tmp_path, pattern, first):
     assert names(tmp_path) == [first]
 
 
-def test_percent_in_a_folder_is_just_a_folder(tmp_path):
-    write(f"file://{tmp_path}/100%/a.png", 1)
-    assert names(tmp_path / "100%") == ["a.png"]
+@pytest.mark.parametrize(("name", "made"), [("a.png", "a.png"), ("%d.png", "0.png"), ("a.mkv", "a.mkv")])
+def test_percent_in_a_folder_is_just_a_folder(tmp_path, name, made):
+    # Refused where it is written in a URI, but a relative path may come to lie in such a folder.
+    write(parse(f"file://{name}").with_path(f"{tmp_path}/100%/{name}"), 1)
+    assert names(tmp_path / "100%") == [made]
 
 
 def test_jpeg_quality(tmp_path):

@@ -8,53 +8,77 @@ import sys
 import pytest
 
 from edgegs.errors import ConfigError
-from edgegs.sinks import SCHEMES, Sink, create_sink, parse_uri, sink_options
-from edgegs.sinks.file import FileSink, NumberedSink, PictureSink, VideoSink
-from edgegs.sinks.web import MjpegSink, is_loopback
+from edgegs.sinks import SCHEMES, OutputUri, Sink, create_sink, sink_options
+from edgegs.sinks.file import _CODECS, FileSink, NumberedSink, PictureSink, VideoSink
+from edgegs.sinks.uri import PLANNED, VIDEO_SUFFIXES, Scheme, UriError, is_loopback, parse, split_frame_number
+from edgegs.sinks.web import MjpegSink
 
 
 @pytest.mark.parametrize(
-    ("uri", "scheme", "rest"),
+    ("uri", "parts"),
     [
-        ("null:", "null", ""),
-        ("null://", "null", ""),
-        ("NULL:", "null", ""),
-        ("file:///data/out.mp4", "file", "/data/out.mp4"),
-        ("file://out/frame_%06d.png", "file", "out/frame_%06d.png"),  # never percent-decoded
-        ("file:///with space/ü.png", "file", "/with space/ü.png"),
-        ("mjpeg://127.0.0.1:8080", "mjpeg", "127.0.0.1:8080"),
+        ("null:", OutputUri("null:", "null", "null")),
+        ("null://", OutputUri("null:", "null", "null")),
+        ("NULL:", OutputUri("null:", "null", "null")),
+        ("file:///data/out.mp4", OutputUri("file:///data/out.mp4", "file", "video", path="/data/out.mp4")),
+        # never percent-decoded
+        ("file://o/f_%06d.png", OutputUri("file://o/f_%06d.png", "file", "frames", path="o/f_%06d.png")),
+        ("FILE:///a b/ü.PNG", OutputUri("file:///a b/ü.PNG", "file", "image", path="/a b/ü.PNG")),
+        ("mjpeg://h:08080/", OutputUri("mjpeg://h:8080", "mjpeg", "mjpeg", host="h", port=8080)),
+        ("mjpeg://[::1]:0", OutputUri("mjpeg://[::1]:0", "mjpeg", "mjpeg", host="::1", port=0)),
     ],
 )
-def test_parse(uri, scheme, rest):
-    parsed = parse_uri(uri)
-    assert (parsed.text, parsed.scheme, parsed.rest) == (uri, scheme, rest)
+def test_parse(uri, parts):
+    assert parse(uri) == parts
+    assert parse(parts.text) == parts
+    assert str(parts) == parts.text
+
+
+def test_with_path():
+    there = parse("file://f_%d.jpg").with_path("/there/f_%d.jpg")
+    assert there == parse("file:///there/f_%d.jpg")
+    assert there.is_jpeg
+    assert there.is_loopback
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("f_%06d.png", ("f_", 6, ".png")), ("%d.jpg", ("", 1, ".jpg")), ("1%09d2.png", ("1", 9, "2.png"))],
+)
+def test_frame_number(name, parts):
+    assert split_frame_number(name) == parts
 
 
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("", "supported: file:, mjpeg:, null:"),
-        (None, "supported: file:, mjpeg:, null:"),
-        ("display://0", "not supported by this version; supported: file:, mjpeg:, null:"),
+        ("", "output '': an empty output; supported: null:, file://, mjpeg://"),
+        (None, "supported: null:, file://, mjpeg://"),
+        (5, "supported: null:, file://, mjpeg://"),
+        ("display://0", "not supported by this version; supported: null:, file://, mjpeg://"),
         ("mjepg://127.0.0.1:1", "did you mean mjpeg:?"),
         ("out.png", "write file://out.png"),
-        ("file:///a\nb.png", "control characters"),
-        ("file://", "file name"),
-        ("file:///data/", "file name"),
-        ("file:///data/.mp4", "file name"),
-        ("file:///data/out.gif", "ends in"),
+        ("file:///a\nb.png", "control character"),
+        ("file://", "an empty path"),
+        ("file:///data/", "a file name without a type"),
+        ("file:///data/.mp4", "a file name without a type"),
+        ("file:///data/out.gif", "videos end in"),
         ("file://~/out.mp4", "~ is not expanded"),
-        ("file:///out_%03d.mp4", "a video has one name"),
-        ("file:///frame_%s.png", "one number"),
-        ("file:///frame_%d_%d.png", "one number"),
-        ("file:///frame_%6d.png", "one number"),
-        ("file:///100%.png", "one number"),
-        ("null:x", "nothing after the colon"),
-        ("mjpeg://127.0.0.1", "HOST:PORT"),
-        ("mjpeg://:8080", "HOST:PORT"),
-        ("mjpeg://127.0.0.1:65536", "HOST:PORT"),
-        ("mjpeg://127.0.0.1:80/live", "HOST:PORT"),
-        ("mjpeg://user:secret@127.0.0.1:80", "HOST:PORT"),
+        ("file:///$HOME/out.mp4", "variables ($…) are not expanded"),
+        ("file:///out_%03d.mp4", "a numbered video"),
+        ("file:///frame_%s.png", "write one %d"),
+        ("file:///frame_%d_%d.png", "write one %d"),
+        ("file:///frame_%6d.png", "write one %d"),
+        ("file:///frame_%00d.png", "write one %d"),
+        ("file:///100%.png", "write one %d"),
+        ("file:///100%/a.png", "a % in the name of a folder"),
+        ("null:x", "nothing after its colon"),
+        ("mjpeg://127.0.0.1", "no port"),
+        ("mjpeg://:8080", "no host"),
+        ("mjpeg://127.0.0.1:65536", "there is no port 65536"),
+        ("mjpeg://127.0.0.1:80/live", "takes no path; write mjpeg://127.0.0.1:80"),
+        ("mjpeg://user:secret@127.0.0.1:80", "output mjpeg://***@127.0.0.1:80: an address takes no user"),
+        ("mjpeg://user:\nsecret@127.0.0.1:80", "output mjpeg://***@127.0.0.1:80: the URI holds a control"),
         ("mjpeg://0.0.0.0:8080", "needs a token"),
         ("mjpeg://[::]:8080", "needs a token"),
         ("mjpeg://192.168.1.7:8080", "needs a token"),
@@ -66,6 +90,7 @@ def test_refused(uri, says):
         create_sink(uri)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +130,8 @@ def test_kind_and_queue(uri, kind, queue):
     sink = create_sink(uri)
     assert type(sink) is kind
     assert sink.queue == queue
-    assert sink.uri == uri
+    assert sink.uri == parse(uri).text
+    assert type(create_sink(parse(uri))) is kind
 
 
 def test_every_scheme_is_a_sink():
@@ -113,7 +139,31 @@ def test_every_scheme_is_a_sink():
         uri = {"null": "null:", "file": "file:///a.png", "mjpeg": "mjpeg://127.0.0.1:1"}[scheme]
         assert isinstance(create_sink(uri), Sink)
         assert isinstance(sink_options(uri), tuple)
-    assert sink_options("file:///a.png") == FileSink.OPTIONS
+    assert sink_options("file:///a.png") == sink_options(parse("file:///a.png")) == FileSink.OPTIONS
+
+
+def test_a_scheme_is_added_in_one_place(monkeypatch):
+    def wall(rest, slashes):
+        return OutputUri(f"wall://{rest}", "wall", "wall", host=rest)
+
+    monkeypatch.setitem(SCHEMES, "wall", Scheme("wall://", "edgegs.sinks.null:NullSink", wall))
+    assert create_sink("WALL://7").uri == "wall://7"
+    for text, suggestion in (
+        ("display://0", "supported: null:, file://, mjpeg://, wall://"),
+        ("wal://7", "did you mean wall:? supported: null:, file://, mjpeg://, wall://"),
+        ("wall", "write wall://…"),
+    ):
+        with pytest.raises(UriError) as caught:
+            parse(text)
+        assert caught.value.suggestion == suggestion
+
+
+def test_no_scheme_is_both_supported_and_planned():
+    assert not set(SCHEMES) & set(PLANNED)
+
+
+def test_every_video_suffix_has_codecs():
+    assert set(_CODECS) == set(VIDEO_SUFFIXES)
 
 
 def test_token_makes_any_address_legal():
@@ -129,7 +179,15 @@ def test_is_loopback(host, answer):
     assert is_loopback(host) is answer
 
 
-def test_null_output_needs_no_opencv():
-    code = "import sys; from edgegs.sinks import create_sink; create_sink('null:'); print('cv2' in sys.modules)"
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from edgegs.sinks import create_sink; create_sink('null:')",
+        "from edgegs.sinks.uri import parse; parse('mjpeg://127.0.0.1:1'); parse('file:///a.png')",
+        "import edgegs.config",
+    ],
+)
+def test_needs_neither_opencv_nor_a_server(code):
+    code = f"import sys; {code}; print(bool(set(sys.modules) & {{'cv2', 'http.server'}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

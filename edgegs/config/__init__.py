@@ -2,7 +2,6 @@
 
     tree      YAML text -> values that know their line; refuses what YAML would silently misread
     syntax    YAML's syntax errors in plain words
-    outputs   output URIs
     fields, camera_paths, model   every key: its type, default and limits (pydantic)
     explain   pydantic's errors -> one plain line each, with a suggestion
     load      file, ``EDGEGS__SECTION__KEY``, ``--set key=value`` -> Config
@@ -17,7 +16,6 @@ from edgegs.config.camera_paths import CamerasJsonPath, FixedPath, KeyframesPath
 from edgegs.config.load import load_config
 from edgegs.config.masking import mask_text
 from edgegs.config.model import Config, Output, effective
-from edgegs.config.outputs import OutputTarget, parse_output
 
 __all__ = [
     "CamerasJsonPath",
@@ -26,9 +24,7 @@ __all__ = [
     "KeyframesPath",
     "OrbitPath",
     "Output",
-    "OutputTarget",
     "effective",
     "load_config",
     "mask_text",
-    "parse_output",
 ]

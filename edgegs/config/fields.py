@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Optional, Tuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    ValidationInfo,
+)
+from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import Annotated
 
-from edgegs.config.outputs import UriError, check_path, parse_output, resolve
+from edgegs.files import check_path
+from edgegs.sinks.uri import OutputUri, UriError, parse
 
 Y_DOWN_UP = (0.0, -1.0, 0.0)  # "up" in a scene whose y axis points down, as 3DGS scenes' do
 
@@ -23,11 +34,17 @@ def base_dir(info: ValidationInfo) -> Optional[str]:
     return info.context.get("base_dir") if isinstance(info.context, dict) else None
 
 
+def _resolved(path: str, info: ValidationInfo) -> str:
+    """``path`` against the configuration's folder, without ``..``; as it stands where no folder is known."""
+    base = base_dir(info)
+    return path if base is None else os.path.normpath(os.path.join(base, path))
+
+
 def _path(value: str, info: ValidationInfo) -> str:
     wrong = check_path(value)
     if wrong is not None:
         raise problem(*wrong)
-    return resolve(value, base_dir(info))
+    return _resolved(value, info)
 
 
 def _triple(value: Any) -> Any:
@@ -48,11 +65,23 @@ def frozen_list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _uri(value: str, info: ValidationInfo) -> str:
+def _uri(value: str, info: ValidationInfo) -> OutputUri:
     try:
-        return parse_output(value, base_dir(info)).uri
+        uri = parse(value)
     except UriError as error:
         raise problem(error.text, error.suggestion) from None
+    if not uri.path:
+        return uri
+    path = _resolved(uri.path, info)
+    if uri.kind == "frames" and "%" in os.path.dirname(path):
+        raise problem("the configuration's folder has a % in its name", "write frames to another folder")
+    return uri.with_path(path)
+
+
+def _uri_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    """Text in the file and in what is shown of it, an ``OutputUri`` in between."""
+    shown = core_schema.to_string_ser_schema()
+    return core_schema.with_info_after_validator_function(_uri, handler(str), serialization=shown)
 
 
 def defaults() -> Any:
@@ -61,7 +90,7 @@ def defaults() -> Any:
 
 
 Path = Annotated[str, AfterValidator(_path)]
-Uri = Annotated[str, AfterValidator(_uri)]
+Uri = Annotated[OutputUri, GetPydanticSchema(_uri_schema)]
 Coordinate = Annotated[float, Field(ge=-1e9, le=1e9)]
 Point = Annotated[Tuple[Coordinate, Coordinate, Coordinate], BeforeValidator(_triple)]
 Direction = Annotated[Point, AfterValidator(_direction)]

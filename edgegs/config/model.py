@@ -31,7 +31,6 @@ from edgegs.config.fields import (
     problem,
 )
 from edgegs.config.masking import mask_text, masked
-from edgegs.config.outputs import OutputTarget, split_output
 from edgegs.config.tree import FLOAT
 
 
@@ -66,6 +65,7 @@ class Render(Section):
 class Output(Section):
     """One output; a plain string in the file is its ``uri``.
 
+    ``uri``: checked and taken apart; ``create_sink`` takes it as it is.
     ``fps``: most frames per second for this output; None for all. ``quality``: of JPEG, 1 to 100; None for
     the output's own default, and always where it writes none.
     """
@@ -87,19 +87,14 @@ class Output(Section):
 
     @model_validator(mode="after")
     def _has_quality(self) -> Output:
-        if self.quality is not None and not self.target.is_jpeg:
+        if self.quality is not None and not self.uri.is_jpeg:
             raise problem("only mjpeg: and .jpg outputs have a quality", "remove it", "quality")
         return self
 
     @property
-    def target(self) -> OutputTarget:
-        """The URI in its parts."""
-        return split_output(self.uri)
-
-    @property
     def label(self) -> str:
         """What logs and metrics call this output: its name, else its URI. Unique."""
-        return mask_text(self.name or self.uri)
+        return mask_text(self.name or self.uri.text)
 
 
 class Log(Section):
@@ -160,13 +155,13 @@ def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> 
     for i, output in enumerate(outputs):
         if output is None:
             continue
-        target = output.target
+        uri = output.uri
         key = f"outputs.{i}"
-        if not target.is_loopback and http is not None and http.token_file is None:
+        if not uri.is_loopback and http is not None and http.token_file is None:
             text = "an address that other machines can reach needs http.token_file"
-            problems.append((key, text, f"set http.token_file, or use mjpeg://127.0.0.1:{target.port}"))
-        may_repeat = target.kind == "null" or target.port == 0
-        names = {output.label} if may_repeat else {output.label, output.uri}
+            problems.append((key, text, f"set http.token_file, or use mjpeg://127.0.0.1:{uri.port}"))
+        may_repeat = uri.kind == "null" or (uri.kind == "mjpeg" and uri.port == 0)
+        names = {output.label} if may_repeat else {output.label, uri.text}
         same = [seen[name] for name in sorted(names) if name in seen]
         if same:
             problems.append((key, f"the same as outputs.{same[0]}", "remove it, or give it a name of its own"))

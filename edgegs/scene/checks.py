@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import BinaryIO
 
-from edgegs.errors import AccessError, InputError, SceneError
+from edgegs.errors import SceneError
+from edgegs.files import open_regular
 
 #: Rows a file may promise. Ten times the largest published scenes; a sparse file passes every size check.
 DEFAULT_CAP = 20_000_000
-
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 # First bytes of what people pass by mistake, or hope for.
 _MAGIC = (
@@ -42,27 +34,11 @@ def open_scene_file(path: str) -> BinaryIO:
         InputError: missing, not a regular file, or unreadable. AccessError: no permission.
         SceneError: empty.
     """
-    try:
-        # O_NONBLOCK: opening a FIFO would otherwise wait for a writer before its kind could be checked.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError as error:
-        raise AccessError(f"{path}: permission denied; make it readable for this user (see 'ls -l', 'id')") from error
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; check scene.path") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: cannot be opened: {reason}") from error
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            kind = next((text for test, text in _KINDS if test(mode)), "not a regular file")
-            raise InputError(f"{path}: is {kind}; a scene must be a regular file")
-        if os.fstat(descriptor).st_size == 0:
-            raise SceneError(f"{path}: the file is empty; copy or export it again")
-        return os.fdopen(descriptor, "rb", buffering=0)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    file = open_regular(path, path)
+    if os.fstat(file.fileno()).st_size == 0:
+        file.close()
+        raise SceneError(f"{path}: the file is empty; copy or export it again")
+    return file
 
 
 def refuse_unless_ply(head: bytes, path: str) -> None:

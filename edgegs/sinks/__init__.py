@@ -9,65 +9,64 @@ opens it again when it fails. The daemon talks to runners only::
     runner.offer(frame)          # from the render loop: O(1), never blocks
     runner.stop(timeout=5)
 
-A new kind of output is one module with a ``Sink`` subclass, and one line in ``SCHEMES``.
+A new kind of output is one module with a ``Sink`` subclass, and one line in ``uri.SCHEMES``. A URI is taken
+apart once, by ``uri.parse``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, Tuple, Type
+import re
+from typing import Any, Tuple, Type, Union
 
 from edgegs.errors import ConfigError
 from edgegs.sinks.base import Sink
 from edgegs.sinks.runner import SinkRunner
-from edgegs.sinks.uri import OutputUri, parse
+from edgegs.sinks.uri import SCHEMES, OutputUri, UriError, parse
 
-__all__ = ["SCHEMES", "OutputUri", "Sink", "SinkRunner", "create_sink", "parse_uri", "sink_options"]
-
-#: Scheme of an output URI -> "module:class". Imported when first used: ``null:`` needs no OpenCV.
-SCHEMES: Dict[str, str] = {
-    "null": "edgegs.sinks.null:NullSink",
-    "file": "edgegs.sinks.file:FileSink",
-    "mjpeg": "edgegs.sinks.web:MjpegSink",
-}
+__all__ = ["SCHEMES", "OutputUri", "Sink", "SinkRunner", "create_sink", "sink_options"]
 
 
-def parse_uri(uri: str) -> OutputUri:
-    """Split an output URI and check its form, touching neither file nor network.
-
-    Raises:
-        ConfigError: not a URI, or of a scheme that is not in ``SCHEMES`` (the message lists them).
-    """
-    return parse(uri, SCHEMES)
-
-
-def create_sink(uri: str, **options: Any) -> Sink:
+def create_sink(uri: Union[str, OutputUri], **options: Any) -> Sink:
     """Make the sink for ``uri``; it is not opened yet.
 
     Args:
-        uri: such as ``null:``, ``file:///var/lib/edgegs/out.mkv`` or ``mjpeg://127.0.0.1:8080``.
+        uri: such as ``null:``, ``file:///var/lib/edgegs/out.mkv`` or ``mjpeg://127.0.0.1:8080``; or one that was
+            parsed before.
         options: what ``sink_options(uri)`` names; see the sink's class for each one's meaning.
 
     Raises:
         ConfigError: a wrong URI, an option the sink does not have, or a value it cannot use.
     """
-    parsed = parse_uri(uri)
-    sink_class = _sink_class(parsed.scheme)
+    parsed = _parsed(uri)
+    sink_class = _sink_class(parsed)
     unknown = sorted(set(options) - set(sink_class.OPTIONS))
     if unknown:
         raise ConfigError(
             "output {}: unknown option {}; {}: outputs have {}".format(
-                uri, ", ".join(unknown), parsed.scheme, ", ".join(sink_class.OPTIONS) or "no options"
+                parsed, ", ".join(unknown), parsed.scheme, ", ".join(sink_class.OPTIONS) or "no options"
             )
         )
     return sink_class.from_uri(parsed, **options)
 
 
-def sink_options(uri: str) -> Tuple[str, ...]:
+def sink_options(uri: Union[str, OutputUri]) -> Tuple[str, ...]:
     """Names of the options that ``create_sink`` takes for this URI."""
-    return _sink_class(parse_uri(uri).scheme).OPTIONS
+    return _sink_class(_parsed(uri)).OPTIONS
 
 
-def _sink_class(scheme: str) -> Type[Sink]:
-    module, _, name = SCHEMES[scheme].partition(":")
+def _parsed(uri: Union[str, OutputUri]) -> OutputUri:
+    if isinstance(uri, OutputUri):
+        return uri
+    try:
+        return parse(uri)
+    except UriError as error:
+        shown = re.sub("//.*@", "//***@", str(uri), flags=re.DOTALL)  # no password in a log
+        if not shown or not shown.isprintable():
+            shown = ascii(shown)
+        raise ConfigError(f"output {shown}: {error.text}; {error.suggestion}") from None
+
+
+def _sink_class(uri: OutputUri) -> Type[Sink]:
+    module, _, name = SCHEMES[uri.scheme].sink.partition(":")
     return getattr(importlib.import_module(module), name)

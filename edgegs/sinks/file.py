@@ -38,16 +38,14 @@ from edgegs.errors import AccessError, ConfigError, OutputError
 from edgegs.frame import Frame
 from edgegs.sinks.base import Sink, check_int
 from edgegs.sinks.pictures import encode
-from edgegs.sinks.uri import OutputUri
+from edgegs.sinks.uri import OutputUri, split_frame_number
 
-#: Video suffix -> codecs to try in turn. All are in OpenCV's wheels; MJPG is in every build.
+#: Each of ``uri.VIDEO_SUFFIXES`` -> codecs to try in turn. All are in OpenCV's wheels; MJPG is in every build.
 _CODECS: Dict[str, Tuple[str, ...]] = {
     ".mp4": ("mp4v", "avc1"),
     ".mkv": ("mp4v", "MJPG"),
     ".avi": ("MJPG", "mp4v"),
 }
-_PICTURES = (".png", ".jpg", ".jpeg")
-_NUMBER = re.compile(r"%(?:0([1-9]))?d")
 #: How often the disk's free space is looked at, seconds.
 _CHECK_S = 1.0
 
@@ -73,24 +71,13 @@ class FileSink(Sink):
 
     @classmethod
     def from_uri(cls, uri: OutputUri, **options: Any) -> Sink:
-        path = uri.rest
-        name = os.path.basename(path)
-        suffix = os.path.splitext(name)[1].lower()
-        if not name or name == suffix or suffix not in (*_CODECS, *_PICTURES):
-            raise ConfigError(
-                "output {}: expected a file name that ends in {}".format(uri.text, ", ".join((*_CODECS, *_PICTURES)))
-            )
-        if path.startswith("~"):
-            raise ConfigError(f"output {uri.text}: ~ is not expanded; write the whole path")
-        if suffix in _CODECS:
-            if "%" in name:
-                raise ConfigError(f"output {uri.text}: numbers are for pictures; a video has one name")
+        if uri.kind == "video":
             if "quality" in options:
-                raise ConfigError(f"output {uri.text}: quality is for pictures only")
-            return VideoSink(uri.text, path, **options)
+                raise ConfigError(f"output {uri}: quality is for pictures only")
+            return VideoSink(uri.text, uri.path, **options)
         if "codec" in options:
-            raise ConfigError(f"output {uri.text}: codec is for videos only")
-        return (NumberedSink if "%" in name else PictureSink)(uri.text, path, **options)
+            raise ConfigError(f"output {uri}: codec is for videos only")
+        return (NumberedSink if uri.kind == "frames" else PictureSink)(uri.text, uri.path, **options)
 
     def _prepare(self) -> None:
         """Make sure that there is a folder to write to, and room; creates what the module's text says."""
@@ -254,12 +241,7 @@ class NumberedSink(PictureSink):
 
     def __init__(self, uri: str, path: str, queue: int = 8, **options: Any) -> None:
         super().__init__(uri, path, queue=queue, **options)
-        name = self.path.name
-        match = _NUMBER.search(name)
-        if match is None or name.count("%") != 1:
-            raise ConfigError(f"output {uri}: expected one number in the name, as frame_%06d.png")
-        self._before, self._after = name[: match.start()], name[match.end() :]
-        self._digits = int(match.group(1) or 1)
+        self._before, self._digits, self._after = split_frame_number(self.path.name)
         self._next = 0
 
     def open(self, width: int, height: int, fps: float) -> None:

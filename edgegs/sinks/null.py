@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgegs.errors import ConfigError
 from edgegs.frame import Frame
 from edgegs.sinks.base import Sink
 from edgegs.sinks.uri import OutputUri
@@ -15,8 +14,6 @@ class NullSink(Sink):
 
     @classmethod
     def from_uri(cls, uri: OutputUri, **options: Any) -> NullSink:
-        if uri.rest:
-            raise ConfigError(f"output {uri.text}: write null: with nothing after the colon")
         return cls(uri.text)
 
     def open(self, width: int, height: int, fps: float) -> None:

@@ -20,7 +20,6 @@ nobody. There is no TLS: beyond loopback use a tunnel or a proxy, and a token in
 from __future__ import annotations
 
 import collections
-import ipaddress
 import socket
 import threading
 import time
@@ -30,7 +29,7 @@ from edgegs.errors import ConfigError
 from edgegs.frame import Frame
 from edgegs.sinks.base import Sink, check_int
 from edgegs.sinks.pictures import encode
-from edgegs.sinks.uri import OutputUri
+from edgegs.sinks.uri import OutputUri, is_loopback
 from edgegs.sinks.web_server import Site, WebServer
 
 #: Without a frame for so long /readyz says no, seconds.
@@ -144,8 +143,7 @@ class MjpegSink(Sink):
 
     @classmethod
     def from_uri(cls, uri: OutputUri, **options: Any) -> MjpegSink:
-        address = uri.host_port()
-        return cls(uri.text, address.host, address.port, **options)
+        return cls(uri.text, uri.host, uri.port, **options)
 
     @property
     def port(self) -> int:
@@ -205,11 +203,3 @@ class MjpegSink(Sink):
             "n_visible": frame.n_visible,
             "n_instances": frame.n_instances,
         }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` can be reached from this machine only. A name other than localhost counts as not."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

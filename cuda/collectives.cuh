@@ -22,7 +22,8 @@ DEVICE Share share_of_block(uint32 n_items, uint32 step) {
 }
 
 template <typename T, int THREADS> struct SumShared {
-    T warp_sums[(THREADS + WARP_WIDTH - 1) / WARP_WIDTH];
+    static_assert(THREADS % WARP_WIDTH == 0, "whole warps");
+    T warp_sums[THREADS / WARP_WIDTH];
 };
 
 // Sum of the values of all lower-ranked threads of the block; `total` is the sum of all.

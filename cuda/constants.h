@@ -12,17 +12,32 @@
 #define RADIUS_SIGMAS 3.0f             // `radius` culling: half side of the square, in standard deviations
 #define EIGENVALUE_FLOOR 0.1f          // pixels^4, under the square root of the larger eigenvalue
 #define SH_OFFSET 0.5f                 // colour = SH + this, clamped at 0
+#define COLOUR_MAX 65504.0f            // and here, so that no weight times colour is infinite, or 0 times it NaN
+
+#define TIGHT_SLACK 1.0e-3f            // added to the squared Mahalanobis bound: rounding never drops a tile that alpha reaches
 
 // --- the tile grid ---
 #define TILE_SIZE 16    // pixels a side: 256 threads, one a pixel
 #define TILE_PIXELS 256 // TILE_SIZE squared
+
+#define PATCH_HEIGHT 8  // rows of the 16-wide patch that one warp owns in the `warp` raster
+
+// --- duplicate ---
+#define EMIT_BY_WARP 16 // a splat of more tiles than this is emitted by its whole warp
+
+// --- exponential by bits (Schraudolph 1999, after RoofGS) ---
+#define BITS_SCALE 8388608.0f    // 2^23: one step of the exponent in a float's bits
+#define BITS_BIAS 126.954323f    // 127 - 0.045677, which centres the relative error
+#define LOG2_E 1.44269504f       // log2(e)
 
 // --- launch shapes (threads a block on CUDA and in host-check; host-fast runs one thread a block) ---
 #define PROJECT_THREADS 256    // no shared state: any multiple of 32
 #define DUPLICATE_THREADS 256  // one scan of 256 counts a step
 #define SORT_THREADS 256       // one thread a digit when the table is summed
 #define RANGES_THREADS 128     // a binary search each, a few thousand in all
-#define RASTERIZE_THREADS 256  // one a pixel of the tile
+#define RASTERIZE_THREADS 256  // one a pixel of the tile (block)
+#define DUAL_THREADS 128       // two vertical pixels each (dual)
+#define WARP_THREADS 128       // four warps, each with a patch of its own (warp)
 #define RASTERIZE_BATCH 256    // splats staged in shared memory at a time: 10 KB
 
 // --- radix sort ---

@@ -6,9 +6,11 @@
 #include "params.h"
 
 #include "collectives.cuh"
+#include "cull.cuh"
 
 #include "project.cuh"
 #include "duplicate.cuh"
+#include "fused.cuh"
 #include "sort.cuh"
 #include "ranges.cuh"
 #include "rasterize.cuh"
@@ -16,13 +18,51 @@
 using namespace edgegs;
 
 KERNEL(project_fp32_radius, FrameParams, PROJECT_THREADS) { project<StorageFp32, CullRadius>(p); }
+KERNEL(project_fp32_tight, FrameParams, PROJECT_THREADS) { project<StorageFp32, CullTight>(p); }
+KERNEL(project_packed_radius, FrameParams, PROJECT_THREADS) { project<StoragePacked, CullRadius>(p); }
+KERNEL(project_packed_tight, FrameParams, PROJECT_THREADS) { project<StoragePacked, CullTight>(p); }
 
-KERNEL(duplicate_ref64, FrameParams, DUPLICATE_THREADS) { duplicate<KeyRef64>(p); }
+KERNEL(duplicate_ref64_radius, FrameParams, DUPLICATE_THREADS) { duplicate<KeyRef64, CullRadius>(p); }
+KERNEL(duplicate_ref64_tight, FrameParams, DUPLICATE_THREADS) { duplicate<KeyRef64, CullTight>(p); }
 
+// packed32: projects and duplicates at once
+KERNEL(project_packed32_fp32_radius, FrameParams, PROJECT_THREADS) {
+    project_duplicate<KeyPacked32, StorageFp32, CullRadius>(p);
+}
+KERNEL(project_packed32_fp32_tight, FrameParams, PROJECT_THREADS) {
+    project_duplicate<KeyPacked32, StorageFp32, CullTight>(p);
+}
+KERNEL(project_packed32_packed_radius, FrameParams, PROJECT_THREADS) {
+    project_duplicate<KeyPacked32, StoragePacked, CullRadius>(p);
+}
+KERNEL(project_packed32_packed_tight, FrameParams, PROJECT_THREADS) {
+    project_duplicate<KeyPacked32, StoragePacked, CullTight>(p);
+}
+
+// split: visible splats by depth, then their instances by tile
+KERNEL(sort_compact, FrameParams, DUPLICATE_THREADS) { compact(p); }
+KERNEL(duplicate_count, FrameParams, DUPLICATE_THREADS) { count_ordered(p); }
+KERNEL(duplicate_split_radius, FrameParams, DUPLICATE_THREADS) { duplicate_ordered<KeySplit, CullRadius>(p); }
+KERNEL(duplicate_split_tight, FrameParams, DUPLICATE_THREADS) { duplicate_ordered<KeySplit, CullTight>(p); }
+
+KERNEL(sort_count_16, SortParams, SORT_THREADS) { sort_count<uint16>(p); }
+KERNEL(sort_count_32, SortParams, SORT_THREADS) { sort_count<uint32>(p); }
 KERNEL(sort_count_64, SortParams, SORT_THREADS) { sort_count<uint64>(p); }
 KERNEL(sort_scan_rows, SortParams, SORT_THREADS) { sort_scan(p); }
+KERNEL(sort_scatter_16, SortParams, SORT_THREADS) { sort_scatter<uint16>(p); }
+KERNEL(sort_scatter_32, SortParams, SORT_THREADS) { sort_scatter<uint32>(p); }
 KERNEL(sort_scatter_64, SortParams, SORT_THREADS) { sort_scatter<uint64>(p); }
 
 KERNEL(ranges_ref64, FrameParams, RANGES_THREADS) { ranges<KeyRef64>(p); }
+KERNEL(ranges_packed32, FrameParams, RANGES_THREADS) { ranges<KeyPacked32>(p); }
+KERNEL(ranges_split, FrameParams, RANGES_THREADS) { ranges<KeySplit>(p); }
 
 KERNEL(rasterize_block_exact, FrameParams, RASTERIZE_THREADS) { rasterize_block<ExpExact>(p); }
+KERNEL(rasterize_block_fast, FrameParams, RASTERIZE_THREADS) { rasterize_block<ExpFast>(p); }
+KERNEL(rasterize_block_bits, FrameParams, RASTERIZE_THREADS) { rasterize_block<ExpBits>(p); }
+KERNEL(rasterize_dual_exact, FrameParams, DUAL_THREADS) { rasterize_dual<ExpExact>(p); }
+KERNEL(rasterize_dual_fast, FrameParams, DUAL_THREADS) { rasterize_dual<ExpFast>(p); }
+KERNEL(rasterize_dual_bits, FrameParams, DUAL_THREADS) { rasterize_dual<ExpBits>(p); }
+KERNEL(rasterize_warp_exact, FrameParams, WARP_THREADS) { rasterize_warp<ExpExact>(p); }
+KERNEL(rasterize_warp_fast, FrameParams, WARP_THREADS) { rasterize_warp<ExpFast>(p); }
+KERNEL(rasterize_warp_bits, FrameParams, WARP_THREADS) { rasterize_warp<ExpBits>(p); }

@@ -12,20 +12,30 @@ struct FrameParams {
     const float *splat_quats;     // [n_splats, 4] unit, w first
     const float *splat_opacities; // [n_splats]
     const float *splat_sh;        // [n_splats, (sh_degree + 1)^2, 3]
+    const uint16 *splat_halves;   // [n_splats, 8] storage packed: quat w x y z, scale x y z, opacity as FP16
+    const uint32 *splat_sh_words; // [n_splats, sh_words] storage packed: SH as INT8, coefficient by coefficient
     // project -> duplicate, rasterize
     float *splat_means2d;  // [n_splats, 2] pixels; the first pixel's centre is (0.5, 0.5)
     float *splat_depths;   // [n_splats] camera z
     float *splat_conics;   // [n_splats, 4] xx, xy, yy of the inverse 2D covariance, opacity
     float *splat_colors;   // [n_splats, 3] RGB
+    float *splat_extents;  // [n_splats, 2] culling tight: half width and height of the 1/255 ellipse's box, pixels
     uint16 *splat_rects;   // [n_splats, 4] tiles: x begin, y begin, x end, y end
     uint32 *splat_n_tiles; // [n_splats]
     uint64 *block_counts;  // [n_blocks, 2] instances, visible splats of each block's share
+    uint64 *block_chain;   // [steps of the fused kernel] running sums of the blocks; 0 between frames
+    uint32 *block_ticket;  // [1] the next block of the fused kernel; 0 between frames
+    // key split: visible splats by depth
+    uint32 *visible_depths;          // [n_splats] depth bits, in the order of splats
+    uint32 *visible_splats_unsorted; // [n_splats]
+    uint32 *visible_splats;          // [n_splats] front to back
     // duplicate -> sort -> ranges
-    uint64 *instance_keys_unsorted;   // [instance_capacity] tile << 32 | depth bits
+    void *instance_keys_unsorted;     // [instance_capacity] of the variant's key type
     uint32 *instance_splats_unsorted; // [instance_capacity]
-    uint64 *instance_keys;            // [instance_capacity] sorted
+    void *instance_keys;              // [instance_capacity] sorted
     uint32 *instance_splats;          // [instance_capacity] in the keys' order
-    uint64 *counters;        // [2] n_instances, n_visible of the frame
+    uint64 *n_instances;              // [1] of the frame, also of those that found no room
+    uint64 *n_visible;                // [1] splats with at least one tile
     // ranges -> rasterize
     uint32 *tile_starts; // [n_tiles + 1] first instance of each tile; the next entry ends it
     // the picture; the last two may be null
@@ -42,23 +52,31 @@ struct FrameParams {
     float near_plane;
     float far_plane;
     float background[3]; // RGB
+    // storage packed
+    float sh_scales[12]; // [degree, RGB] of one step of the INT8 SH
+    float half_scale;    // of one unit of the FP16 scales, a power of two
+    // key packed32
+    float depth_begin; // camera z of depth 0
+    float depth_scale; // steps a unit of z
+    uint32 depth_bits; // of the key, below the tile's
     // sizes
     uint32 n_splats;
     uint32 sh_degree;
+    uint32 sh_words; // of one splat, storage packed
     uint32 width;
     uint32 height;
     uint32 n_tiles_x;
     uint32 n_tiles_y;
     uint32 instance_capacity;
-    uint32 reserved; // keeps the size a multiple of 8
+    uint32 n_links; // of block_chain: blocks of the fused kernel
 };
 
 // One pass of the radix sort.
 struct SortParams {
-    const uint64 *keys_in;    // [capacity]
-    const uint32 *values_in;  // [capacity]
-    uint64 *keys_out;         // [capacity]
-    uint32 *values_out;       // [capacity]
+    const void *keys_in;        // [capacity] of the entry's key type
+    const uint32 *values_in;    // [capacity]
+    void *keys_out;             // [capacity]
+    uint32 *values_out;         // [capacity]
     uint32 *digit_block_counts; // [SORT_DIGITS, n_blocks]; sort_scan turns counts into first positions
     uint32 *digit_totals;       // [SORT_DIGITS]
     const uint64 *n_items;    // on the device: no round trip

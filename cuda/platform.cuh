@@ -8,6 +8,7 @@ typedef unsigned char uint8;
 typedef unsigned short uint16;
 typedef unsigned int uint32;
 typedef unsigned long long uint64;
+typedef long long int64;
 } // namespace edgegs
 
 #ifdef EDGEGS_HOST
@@ -38,10 +39,29 @@ DEVICE uint32 warp_ballot(bool value) { return __ballot_sync(0xffffffffu, value)
 template <typename T> DEVICE T warp_shuffle_up(T value, int distance) {
     return __shfl_up_sync(0xffffffffu, value, distance);
 }
+template <typename T> DEVICE T warp_shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 DEVICE int count_bits(uint32 bits) { return __popc(bits); }
 DEVICE int lowest_bit(uint32 bits) { return __ffs(bits) - 1; }
 DEVICE uint32 float_bits(float value) { return __float_as_uint(value); }
+DEVICE float float_from_half(uint16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+// Never fused into a multiply-add: two kernels that must agree on a float write it with these.
+DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float log_2(float value) { return log2f(value); }
+
+// Words that blocks hand to one another within a launch.
+DEVICE uint32 take_ticket(uint32 *counter) { return atomicAdd(counter, 1u); }
+DEVICE void publish(uint64 *word, uint64 value) {
+    __threadfence();
+    *(volatile uint64 *)word = value;
+}
+DEVICE uint64 observe(const uint64 *word) { return *(const volatile uint64 *)word; }
+
 DEVICE float square_root(float value) { return sqrtf(value); }
 DEVICE float round_up(float value) { return ceilf(value); }
 DEVICE float round_down(float value) { return floorf(value); }
@@ -60,6 +80,13 @@ DEVICE bool any_pixel(PixelMask mask) { return mask; }
 DEVICE float pixel_of(Pixels pixels, int) { return pixels; }
 DEVICE bool pixel_of_mask(PixelMask mask, int) { return mask; }
 DEVICE Pixels exp_exact(Pixels x) { return expf(x); }
+DEVICE Pixels exp2_exact(Pixels x) { return exp2f(x); }
+DEVICE Pixels exp2_fast(Pixels x) {
+    Pixels y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE Pixels pixels_from_step(Pixels steps) { return __int_as_float(__float2int_rz(steps)); }
 
 } // namespace edgegs
 #endif

@@ -5,42 +5,75 @@
 
 namespace edgegs {
 
-struct Vec3 {
-    float x, y, z;
+// --- storage: how a splat's attributes lie in memory ---
+struct Shape {
+    Vec3 scale;
+    float quat[4]; // w first
+    float opacity;
 };
 
-DEVICE float dot(Vec3 a, Vec3 b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
-DEVICE Vec3 cross(Vec3 a, Vec3 b) {
-    return {a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x};
-}
-DEVICE float clamp(float value, float low, float high) {
-    return value < low ? low : (value > high ? high : value);
-}
-
-// --- storage: how a splat's attributes lie in memory ---
 struct StorageFp32 {
-    static DEVICE Vec3 mean(const FrameParams &p, uint32 splat) {
-        const float *m = p.splat_means + 3 * uint64(splat);
-        return {m[0], m[1], m[2]};
-    }
-    static DEVICE Vec3 scale(const FrameParams &p, uint32 splat) {
+    static DEVICE Shape shape(const FrameParams &p, uint32 splat) {
+        Shape shape;
         const float *s = p.splat_scales + 3 * uint64(splat);
-        return {s[0], s[1], s[2]};
+        shape.scale = {s[0], s[1], s[2]};
+        for (int i = 0; i < 4; ++i) shape.quat[i] = p.splat_quats[4 * uint64(splat) + i];
+        shape.opacity = p.splat_opacities[splat];
+        return shape;
     }
-    static DEVICE void quat(const FrameParams &p, uint32 splat, float (&q)[4]) {
-        for (int i = 0; i < 4; ++i) q[i] = p.splat_quats[4 * uint64(splat) + i];
+    template <int DEGREE> static DEVICE Vec3 sh_sum(const FrameParams &p, uint32 splat, const float (&basis)[16]) {
+        constexpr int N = (DEGREE + 1) * (DEGREE + 1);
+        const float *c = p.splat_sh + 3 * N * uint64(splat);
+        Vec3 sum = {0.0f, 0.0f, 0.0f};
+        for (int k = 0; k < N; ++k) {
+            sum.x += basis[k] * c[3 * k];
+            sum.y += basis[k] * c[3 * k + 1];
+            sum.z += basis[k] * c[3 * k + 2];
+        }
+        return sum;
     }
-    static DEVICE float opacity(const FrameParams &p, uint32 splat) { return p.splat_opacities[splat]; }
-    static DEVICE Vec3 sh(const FrameParams &p, uint32 splat, uint32 coefficient) {
-        const uint32 n_coefficients = (p.sh_degree + 1) * (p.sh_degree + 1);
-        const float *c = p.splat_sh + 3 * (uint64(splat) * n_coefficients + coefficient);
-        return {c[0], c[1], c[2]};
+};
+
+// RoofGS's layout, 76 bytes a splat at degree 3: means as float, the shape as eight FP16 numbers, SH as INT8 with
+// one scale for each degree and channel.
+struct StoragePacked {
+    static DEVICE Shape shape(const FrameParams &p, uint32 splat) {
+        const uint16 *h = p.splat_halves + 8 * uint64(splat);
+        Shape shape;
+        for (int i = 0; i < 4; ++i) shape.quat[i] = float_from_half(h[i]);
+        shape.scale = {p.half_scale * float_from_half(h[4]), p.half_scale * float_from_half(h[5]),
+                       p.half_scale * float_from_half(h[6])};
+        shape.opacity = float_from_half(h[7]);
+        return shape;
+    }
+    template <int DEGREE> static DEVICE Vec3 sh_sum(const FrameParams &p, uint32 splat, const float (&basis)[16]) {
+        constexpr int N = (DEGREE + 1) * (DEGREE + 1), N_WORDS = (3 * N + 3) / 4;
+        const uint32 *stored = p.splat_sh_words + p.sh_words * uint64(splat);
+        uint32 words[N_WORDS];
+        for (int i = 0; i < N_WORDS; ++i) words[i] = stored[i];
+        Vec3 sum = {0.0f, 0.0f, 0.0f};
+        int k = 0;
+        for (int degree = 0; degree <= DEGREE; ++degree) {
+            Vec3 band = {0.0f, 0.0f, 0.0f};
+            for (int m = 0; m < 2 * degree + 1; ++m, ++k) {
+                band.x += basis[k] * signed_byte(words, 3 * k);
+                band.y += basis[k] * signed_byte(words, 3 * k + 1);
+                band.z += basis[k] * signed_byte(words, 3 * k + 2);
+            }
+            sum.x += band.x * p.sh_scales[3 * degree];
+            sum.y += band.y * p.sh_scales[3 * degree + 1];
+            sum.z += band.z * p.sh_scales[3 * degree + 2];
+        }
+        return sum;
+    }
+    static DEVICE float signed_byte(const uint32 *words, int index) {
+        return float(int(words[index / 4] << (24 - 8 * (index % 4))) >> 24);
     }
 };
 
 // Real spherical harmonics in the order and with the signs of 3DGS files; d is the unit view direction.
 // Source: Sloan, "Efficient Spherical Harmonic Evaluation" (2013), polynomial forms.
-DEVICE void sh_basis(uint32 degree, Vec3 d, float (&basis)[16]) {
+DEVICE void sh_basis(int degree, Vec3 d, float (&basis)[16]) {
     const float x = d.x, y = d.y, z = d.z;
     basis[0] = 0.28209479177387814f;
     if (degree < 1) return;
@@ -64,29 +97,31 @@ DEVICE void sh_basis(uint32 degree, Vec3 d, float (&basis)[16]) {
     basis[15] = -0.5900435899266435f * x * (xx - 3.0f * yy);
 }
 
+template <typename Storage, int DEGREE>
+DEVICE Vec3 colour_of_degree(const FrameParams &p, uint32 splat, Vec3 direction) {
+    float basis[16];
+    sh_basis(DEGREE, direction, basis);
+    return Storage::template sh_sum<DEGREE>(p, splat, basis);
+}
+
+DEVICE float channel(float sh) {
+    const float value = sh + SH_OFFSET;
+    return value > 0.0f ? (value < COLOUR_MAX ? value : COLOUR_MAX) : 0.0f; // NaN gives 0
+}
+
 template <typename Storage> DEVICE Vec3 view_colour(const FrameParams &p, uint32 splat, Vec3 mean) {
     Vec3 d = {mean.x - p.camera_position[0], mean.y - p.camera_position[1], mean.z - p.camera_position[2]};
     const float inverse_length = 1.0f / square_root(dot(d, d));
     d = {d.x * inverse_length, d.y * inverse_length, d.z * inverse_length};
-
-    float basis[16];
-    sh_basis(p.sh_degree, d, basis);
-    Vec3 colour = {SH_OFFSET, SH_OFFSET, SH_OFFSET};
-    const uint32 n_coefficients = (p.sh_degree + 1) * (p.sh_degree + 1);
-    for (uint32 k = 0; k < n_coefficients; ++k) {
-        const Vec3 c = Storage::sh(p, splat, k);
-        colour.x += basis[k] * c.x;
-        colour.y += basis[k] * c.y;
-        colour.z += basis[k] * c.z;
+    Vec3 sum;
+    switch (p.sh_degree) { // the same for all: no divergence
+    case 0: sum = colour_of_degree<Storage, 0>(p, splat, d); break;
+    case 1: sum = colour_of_degree<Storage, 1>(p, splat, d); break;
+    case 2: sum = colour_of_degree<Storage, 2>(p, splat, d); break;
+    default: sum = colour_of_degree<Storage, 3>(p, splat, d); break;
     }
-    return {colour.x > 0.0f ? colour.x : 0.0f, colour.y > 0.0f ? colour.y : 0.0f,
-            colour.z > 0.0f ? colour.z : 0.0f};
+    return {channel(sum.x), channel(sum.y), channel(sum.z)};
 }
-
-// The 2D covariance (pixels^2) as its three distinct entries, and its determinant.
-struct Cov2d {
-    float xx, xy, yy, det;
-};
 
 // cov2d = A A^T + blur I with A = J W R S (2x3). The determinant comes from Lagrange's identity,
 // |a|^2 |b|^2 - (a.b)^2 = |a x b|^2, so that thin splats lose no digits to cancellation.
@@ -121,70 +156,49 @@ DEVICE Cov2d project_covariance(const FrameParams &p, Vec3 t, Vec3 scale, const 
     return cov;
 }
 
-struct TileRect {
-    uint16 x_begin, y_begin, x_end, y_end;
-};
-
-DEVICE uint32 tile_edge(float position, uint32 n_tiles) {
-    return uint32(clamp(round_down(position * (1.0f / TILE_SIZE)), 0.0f, float(n_tiles)));
+// Writes what the later stages read of a visible splat.
+template <typename Storage>
+DEVICE void write_splat(const FrameParams &p, uint32 splat, Vec3 mean, float depth, const Footprint &f) {
+    const Vec3 colour = view_colour<Storage>(p, splat, mean);
+    p.splat_means2d[2 * uint64(splat) + 0] = f.u;
+    p.splat_means2d[2 * uint64(splat) + 1] = f.v;
+    p.splat_depths[splat] = depth;
+    p.splat_conics[4 * uint64(splat) + 0] = f.xx;
+    p.splat_conics[4 * uint64(splat) + 1] = f.xy;
+    p.splat_conics[4 * uint64(splat) + 2] = f.yy;
+    p.splat_conics[4 * uint64(splat) + 3] = f.opacity;
+    p.splat_colors[3 * uint64(splat) + 0] = colour.x;
+    p.splat_colors[3 * uint64(splat) + 1] = colour.y;
+    p.splat_colors[3 * uint64(splat) + 2] = colour.z;
 }
 
-// --- culling: which tiles a splat can touch ---
-// The original's rule: a square of RADIUS_SIGMAS standard deviations along the longer axis, whole pixels.
-// Pixel i is centred on i + 0.5, so positions are shifted by half a pixel to count as the original counts.
-struct CullRadius {
-    static DEVICE TileRect rect(const FrameParams &p, float u, float v, const Cov2d &cov) {
-        const float middle = 0.5f * (cov.xx + cov.yy);
-        const float half_difference = 0.5f * (cov.xx - cov.yy);
-        const float discriminant = half_difference * half_difference + cov.xy * cov.xy;
-        const float lambda = middle + square_root(discriminant > EIGENVALUE_FLOOR ? discriminant : EIGENVALUE_FLOOR);
-        const float radius = round_up(RADIUS_SIGMAS * square_root(lambda));
-        TileRect rect;
-        rect.x_begin = uint16(tile_edge(u - 0.5f - radius, p.n_tiles_x));
-        rect.y_begin = uint16(tile_edge(v - 0.5f - radius, p.n_tiles_y));
-        rect.x_end = uint16(tile_edge(u - 0.5f + radius + (TILE_SIZE - 1), p.n_tiles_x));
-        rect.y_end = uint16(tile_edge(v - 0.5f + radius + (TILE_SIZE - 1), p.n_tiles_y));
-        return rect;
-    }
-};
-
-// Projects one splat and returns the number of its tiles; 0 when it is not visible.
-template <typename Storage, typename Cull> DEVICE uint32 project_splat(const FrameParams &p, uint32 splat) {
-    const Vec3 mean = Storage::mean(p, splat);
+// Projects one splat; false when it touches no tile. The depth is written to the splat's arrays.
+template <typename Storage, typename Cull>
+DEVICE bool project_splat(const FrameParams &p, uint32 splat, Footprint &f, float &depth) {
+    const float *m = p.splat_means + 3 * uint64(splat);
+    const Vec3 mean = {m[0], m[1], m[2]};
     const float *v = p.viewmat;
     const Vec3 t = {v[0] * mean.x + v[1] * mean.y + v[2] * mean.z + v[3],
                     v[4] * mean.x + v[5] * mean.y + v[6] * mean.z + v[7],
                     v[8] * mean.x + v[9] * mean.y + v[10] * mean.z + v[11]};
-    if (!(t.z > p.near_plane && t.z < p.far_plane)) return 0;
+    if (!(t.z > p.near_plane && t.z < p.far_plane)) return false;
 
-    float quat[4];
-    Storage::quat(p, splat, quat);
-    const Cov2d cov = project_covariance(p, t, Storage::scale(p, splat), quat);
-    const float u = p.fx * t.x / t.z + p.cx;
-    const float w = p.fy * t.y / t.z + p.cy;
+    const Shape shape = Storage::shape(p, splat);
+    const Cov2d cov = project_covariance(p, t, shape.scale, shape.quat);
     const float inverse_det = 1.0f / cov.det;
-    // written so that NaN and infinity fail it
-    if (!(inverse_det > 0.0f && u > -1e9f && u < 1e9f && w > -1e9f && w < 1e9f)) return 0;
-
-    const TileRect rect = Cull::rect(p, u, w, cov);
-    if (rect.x_end <= rect.x_begin || rect.y_end <= rect.y_begin) return 0;
-
-    const Vec3 colour = view_colour<Storage>(p, splat, mean);
-    p.splat_means2d[2 * splat + 0] = u;
-    p.splat_means2d[2 * splat + 1] = w;
-    p.splat_depths[splat] = t.z;
-    p.splat_conics[4 * uint64(splat) + 0] = cov.yy * inverse_det;
-    p.splat_conics[4 * uint64(splat) + 1] = -cov.xy * inverse_det;
-    p.splat_conics[4 * uint64(splat) + 2] = cov.xx * inverse_det;
-    p.splat_conics[4 * uint64(splat) + 3] = Storage::opacity(p, splat);
-    p.splat_colors[3 * uint64(splat) + 0] = colour.x;
-    p.splat_colors[3 * uint64(splat) + 1] = colour.y;
-    p.splat_colors[3 * uint64(splat) + 2] = colour.z;
-    p.splat_rects[4 * uint64(splat) + 0] = rect.x_begin;
-    p.splat_rects[4 * uint64(splat) + 1] = rect.y_begin;
-    p.splat_rects[4 * uint64(splat) + 2] = rect.x_end;
-    p.splat_rects[4 * uint64(splat) + 3] = rect.y_end;
-    return uint32(rect.x_end - rect.x_begin) * uint32(rect.y_end - rect.y_begin);
+    f.u = p.fx * t.x / t.z + p.cx;
+    f.v = p.fy * t.y / t.z + p.cy;
+    // written so that NaN and infinity fail it (also a covariance whose determinant is beyond a float)
+    if (!(inverse_det > 0.0f && f.u > -1e9f && f.u < 1e9f && f.v > -1e9f && f.v < 1e9f)) return false;
+    f.xx = cov.yy * inverse_det;
+    f.xy = -cov.xy * inverse_det;
+    f.yy = cov.xx * inverse_det;
+    f.opacity = shape.opacity;
+    Cull::bound(p, cov, f);
+    if (!(f.rect.x_end > f.rect.x_begin && f.rect.y_end > f.rect.y_begin)) return false;
+    depth = t.z;
+    write_splat<Storage>(p, splat, mean, t.z, f);
+    return true;
 }
 
 template <typename Storage, typename Cull> DEVICE void project(const FrameParams &p) {
@@ -198,7 +212,13 @@ template <typename Storage, typename Cull> DEVICE void project(const FrameParams
     uint64 n_instances = 0, n_visible = 0;
     const Share share = share_of_block(p.n_splats, THREADS);
     for (uint32 splat = share.begin + thread_rank(); splat < share.end; splat += THREADS) {
-        const uint32 n_tiles = project_splat<Storage, Cull>(p, splat);
+        Footprint f;
+        float depth;
+        uint32 n_tiles = 0;
+        if (project_splat<Storage, Cull>(p, splat, f, depth)) {
+            n_tiles = Cull::n_tiles(p, f);
+            Cull::write(p, splat, f);
+        }
         p.splat_n_tiles[splat] = n_tiles;
         n_instances += n_tiles;
         n_visible += n_tiles > 0;

@@ -49,6 +49,7 @@ template <typename KeyType> struct SortScatterShared {
 };
 
 static_assert(SORT_DIGITS % SORT_BLOCK == 0, "whole steps over the digits");
+static_assert(SORT_ITEMS * WARP_WIDTH <= 65536, "a rank in a warp's items fits 16 bits");
 
 // Counts the digits of this block's share. Table: digit-major, so that one scan orders digits, then blocks.
 template <typename KeyType> DEVICE void sort_count(const SortParams &p) {

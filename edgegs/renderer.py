@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,17 +20,29 @@ from edgegs.camera import Camera
 from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
 from edgegs.kernels.headers import constants
-from edgegs.kernels.variants import digit_plan, variant
-from edgegs.pack import UPLOADS
+from edgegs.kernels.variants import depth_bits, digit_plan, variant
+from edgegs.pack import upload
 from edgegs.scene import Scene
 
 C = constants()
 TILE = int(C["TILE_SIZE"])
+DIGITS = int(C["SORT_DIGITS"])
+#: Bits of a float depth that can differ: depths are positive.
+DEPTH_KEY_BITS = 31
 #: Instances are counted in 32 bits on the device.
 MAX_INSTANCES = 2**31 - 1
 #: First guess of instances a splat; a wrong one costs one frame drawn twice.
 INSTANCES_PER_SPLAT = 4
 GROWTH = 1.25
+
+
+class Launch(NamedTuple):
+    """One kernel launch of a frame, and the stage that its time counts for."""
+
+    stage: str
+    kernel: str
+    n_blocks: int
+    params: Params
 
 
 @dataclass
@@ -41,7 +53,7 @@ class Ticket:
     slot: int
     started: float
     capacity: int
-    marks: List[Any]
+    marks: List[Tuple[str, Any, Any]]
     fetch: Fetch
 
 
@@ -76,7 +88,6 @@ class Renderer:
         self._n_tiles = self._n_tiles_x * self._n_tiles_y
         if max(self._n_tiles_x, self._n_tiles_y) > 0xFFFF:
             raise DeviceError(f"a picture of {self.width}x{self.height} has too many tiles")
-        self._entries = self.variant.entries
         self._buffers: Dict[str, Buffer] = {}
         self._instance_buffers: List[Buffer] = []
         n = self.n_splats
@@ -85,11 +96,25 @@ class Renderer:
         self._alloc("splat_depths", (n,), "f4")
         self._alloc("splat_conics", (n, 4), "f4")
         self._alloc("splat_colors", (n, 3), "f4")
-        self._alloc("splat_rects", (n, 4), "u2")
-        self._alloc("splat_n_tiles", (n,), "u4")
-        self._alloc("block_counts", (backend.n_blocks, 2), "u8")
-        self._alloc("counters", (2,), "u8")
+        self._alloc("n_instances", (1,), "u8")
+        self._alloc("n_visible", (1,), "u8")
         self._alloc("tile_starts", (self._n_tiles + 1,), "u4")
+        self._fused_blocks = -(-n // int(C["PROJECT_THREADS"])) if self.variant.key == "packed32" else 0
+        if self.variant.key == "packed32":
+            self._alloc("block_chain", (max(1, self._fused_blocks),), "u8")
+            self._alloc("block_ticket", (1,), "u4")
+            for name in ("n_instances", "n_visible", "block_chain", "block_ticket"):
+                backend.upload(self._buffers[name], np.zeros(self._buffers[name].shape, self._buffers[name].dtype))
+        else:
+            self._alloc("splat_rects", (n, 4), "u2")
+            self._alloc("splat_n_tiles", (n,), "u4")
+            self._alloc("block_counts", (backend.n_blocks, 2), "u8")
+            if self.variant.culling == "tight":
+                self._alloc("splat_extents", (n, 2), "f4")
+        if self.variant.key == "split":
+            depths = [backend.alloc("visible_depths", (n,), "u4") for _ in range(2)]
+            orders = [backend.alloc("visible_splats", (n,), "u4") for _ in range(2)]
+            self._visible = (depths, orders)
         # pictures have a slot for each frame that may be under way: one is read back while the next is drawn
         pictures: Dict[str, Any] = {"pixel_bgr": ((self.height, self.width, 3), "u1")}
         if keep_float:
@@ -100,15 +125,16 @@ class Renderer:
             for _ in range(backend.depth)
         ]
         self._free_slots = list(range(backend.depth))
-        self._n_digits = int(C["SORT_DIGITS"])
         self._digits = {
-            "digit_block_counts": backend.alloc("digit_block_counts", (self._n_digits, backend.n_blocks), "u4"),
-            "digit_totals": backend.alloc("digit_totals", (self._n_digits,), "u4"),
+            "digit_block_counts": backend.alloc("digit_block_counts", (DIGITS, backend.n_blocks), "u4"),
+            "digit_totals": backend.alloc("digit_totals", (DIGITS,), "u4"),
         }
-        self._buffers.update(UPLOADS[self.variant.storage](backend, scene))
+        self._scene = upload(backend, scene, self.variant.storage)
+        self._sphere = bounding_sphere(scene)
         self._frame: Params = backend.params(
             "FrameParams",
             **self._buffers,
+            **self._scene,
             background=[float(value) for value in background],
             n_splats=n,
             sh_degree=scene.sh_degree,
@@ -116,9 +142,10 @@ class Renderer:
             height=self.height,
             n_tiles_x=self._n_tiles_x,
             n_tiles_y=self._n_tiles_y,
+            n_links=self._fused_blocks,
+            depth_bits=depth_bits(self._n_tiles),
         )
-        self._plan = digit_plan(self.variant.sort_bits(self._n_tiles), int(C["SORT_DIGIT_BITS"]))
-        self._sorts: List[Params] = []
+        self._plan: List[Launch] = []
         self._grow(max(1 << 14, INSTANCES_PER_SPLAT * n))
 
     def _alloc(self, name: str, shape: Sequence[int], dtype: str) -> None:
@@ -131,37 +158,95 @@ class Renderer:
                 f"this view needs {n_instances:,} splat-tile pairs, more than {MAX_INSTANCES:,}; "
                 "lower scene.max_gaussians or the picture size"
             )
-        for buffer in self._instance_buffers:
+        buffers, self._instance_buffers, self._plan = self._instance_buffers, [], []
+        for buffer in buffers:
             self.backend.free(buffer)
         self._capacity = n_instances
-        key = f"u{self.variant.key_bits // 8}"
-        keys = [self.backend.alloc("instance_keys", (n_instances,), key) for _ in range(2)]
-        splats = [self.backend.alloc("instance_splats", (n_instances,), "u4") for _ in range(2)]
-        self._instance_buffers = keys + splats
-        last = len(self._plan) % 2
+        dtype = f"u{self.variant.key_bits // 8}"
+        keys = [self._instance_buffer("instance_keys", dtype) for _ in range(2)]
+        splats = [self._instance_buffer("instance_splats", "u4") for _ in range(2)]
+        digits = digit_plan(self.variant.sort_bits(self._n_tiles), int(C["SORT_DIGIT_BITS"]))
+        last = len(digits) % 2
+        self._sorted = {"instance_keys": keys[last], "instance_splats": splats[last]}
         self._frame.set(
             instance_keys_unsorted=keys[0],
             instance_splats_unsorted=splats[0],
-            instance_keys=keys[last],
-            instance_splats=splats[last],
             instance_capacity=n_instances,
+            **self._sorted,
         )
-        self._sorts = [
-            self.backend.params(
+        sort = list(self._sort("sort", keys, splats, digits, "n_instances", n_instances))
+        self._plan = list(self._launches(sort))
+
+    def _instance_buffer(self, label: str, dtype: str) -> Buffer:
+        buffer = self.backend.alloc(label, (self._capacity,), dtype)
+        self._instance_buffers.append(buffer)
+        return buffer
+
+    def _launches(self, sort: List[Launch]) -> Iterator[Launch]:
+        """A frame, top to bottom; ``sort`` are the launches that sort the instances."""
+        entries, frame, n_blocks = self.variant.entries, self._frame, self.backend.n_blocks
+
+        if self.variant.key == "packed32":
+            if self._fused_blocks:
+                yield Launch("project", entries["project"], self._fused_blocks, frame)
+        else:
+            yield Launch("project", entries["project"], n_blocks, frame)
+        if self.variant.key == "split":
+            yield Launch("sort", entries["compact"], n_blocks, frame)
+            yield from self._sort_visible()
+            yield Launch("duplicate", entries["count"], n_blocks, frame)
+        if "duplicate" in entries:
+            yield Launch("duplicate", entries["duplicate"], n_blocks, frame)
+
+        yield from sort
+
+        yield Launch("ranges", entries["ranges"], -(-(self._n_tiles + 1) // int(C["RANGES_THREADS"])), frame)
+
+        if self.variant.raster == "warp":
+            n_patches = self._n_tiles * TILE // int(C["PATCH_HEIGHT"])
+            yield Launch("rasterize", entries["rasterize"], -(-n_patches // (int(C["WARP_THREADS"]) // 32)), frame)
+        else:
+            yield Launch("rasterize", entries["rasterize"], self._n_tiles, frame)
+
+    def _sort_visible(self) -> Iterator[Launch]:
+        """Key ``split``: the visible splats by depth."""
+        depths, orders = self._visible
+        digits = digit_plan(DEPTH_KEY_BITS, int(C["SORT_DIGIT_BITS"]))
+        self._frame.set(
+            visible_depths=depths[0],
+            visible_splats_unsorted=orders[0],
+            visible_splats=orders[len(digits) % 2],
+        )
+        return self._sort("depth", depths, orders, digits, "n_visible", self.n_splats)
+
+    def _sort(
+        self,
+        kind: str,
+        keys: List[Buffer],
+        values: List[Buffer],
+        digits: Sequence[Tuple[int, int]],
+        n_items: str,
+        capacity: int,
+    ) -> Iterator[Launch]:
+        """A radix sort of (keys[0], values[0]), each pass from one buffer to the other."""
+        entries, n_blocks = self.variant.entries, self.backend.n_blocks
+        for index, (first_bit, n_bits) in enumerate(digits):
+            params = self.backend.params(
                 "SortParams",
                 keys_in=keys[index % 2],
-                values_in=splats[index % 2],
+                values_in=values[index % 2],
                 keys_out=keys[1 - index % 2],
-                values_out=splats[1 - index % 2],
-                **self._digits,
-                n_items=self._buffers["counters"],
-                capacity=n_instances,
-                n_blocks=self.backend.n_blocks,
+                values_out=values[1 - index % 2],
+                n_items=self._buffers[n_items],
+                capacity=capacity,
+                n_blocks=n_blocks,
                 first_bit=first_bit,
                 n_bits=n_bits,
+                **self._digits,
             )
-            for index, (first_bit, n_bits) in enumerate(self._plan)
-        ]
+            yield Launch("sort", entries[f"{kind}_count"], n_blocks, params)
+            yield Launch("sort", entries["sort_scan"], DIGITS, params)
+            yield Launch("sort", entries[f"{kind}_scatter"], n_blocks, params)
 
     def render(self, camera: Camera) -> Frame:
         """Draw one frame and wait for it; ``camera``'s size must be the renderer's."""
@@ -175,15 +260,16 @@ class Renderer:
         self._frame.set(**self._slots[slot])
         self._look_through(camera)
         marks = self._launch()
-        fetch = self.backend.fetch([self._buffers["counters"], *self._slots[slot].values()])
+        counts = [self._buffers["n_instances"], self._buffers["n_visible"]]
+        fetch = self.backend.fetch([*counts, *self._slots[slot].values()])
         return Ticket(camera, slot, started, self._capacity, marks, fetch)
 
     def collect(self, ticket: Ticket) -> Frame:
         """Wait for a frame; when its instances outgrew the buffer, grow it and draw the frame again."""
         redraws = 0
         while True:
-            counters, *pictures = ticket.fetch.wait()
-            n_instances, n_visible = (int(value) for value in counters)
+            (n_instances, *_), (n_visible, *_), *pictures = ticket.fetch.wait()
+            n_instances, n_visible = int(n_instances), int(n_visible)
             if n_instances <= ticket.capacity:
                 break
             if n_instances > self._capacity:  # else a frame collected meanwhile has made the room
@@ -192,16 +278,16 @@ class Renderer:
             redraws += 1
         self._free_slots.append(ticket.slot)
         arrays = dict(zip(self._slots[ticket.slot], pictures))
-        marks = ticket.marks
+        stage_ms = dict.fromkeys(STAGES, 0.0)
+        for stage, start, end in ticket.marks:
+            stage_ms[stage] += self.backend.elapsed_ms(start, end)
         self.n_frames += 1
         return Frame(
             image=arrays["pixel_bgr"],
             index=self.n_frames - 1,
             t_mono_ns=time.monotonic_ns(),
             frame_ms=(time.perf_counter() - ticket.started) * 1e3,
-            stage_ms={
-                stage: self.backend.elapsed_ms(start, end) for stage, start, end in zip(STAGES, marks, marks[1:])
-            },
+            stage_ms=stage_ms,
             n_splats=self.n_splats,
             n_visible=n_visible,
             n_instances=n_instances,
@@ -214,51 +300,60 @@ class Renderer:
         if (camera.width, camera.height) != (self.width, self.height):
             raise ValueError(f"the camera is {camera.width}x{camera.height}")
         viewmat = np.asarray(camera.viewmat, np.float64)
+        position = -viewmat[:3, :3].T @ viewmat[:3, 3]
+        # packed32 quantises depth between the nearest and farthest that the scene's extent allows from here
+        centre, radius = self._sphere
+        distance = float(np.linalg.norm(position - centre))
+        begin = max(camera.near, distance - radius)
+        span = max(min(camera.far, distance + radius) - begin, 1e-6 * begin)
         self._frame.set(
             viewmat=viewmat[:3].reshape(-1),
-            camera_position=-viewmat[:3, :3].T @ viewmat[:3, 3],
+            camera_position=position,
             fx=camera.K[0, 0],
             fy=camera.K[1, 1],
             cx=camera.K[0, 2],
             cy=camera.K[1, 2],
             near_plane=camera.near,
             far_plane=camera.far,
+            depth_begin=begin,
+            depth_scale=(2 ** depth_bits(self._n_tiles) - 1) / span,
         )
 
-    def _launch(self) -> List[Any]:
-        """The launches of a frame; returns six marks around the five stages."""
-        launch, mark, entries, frame = self.backend.launch, self.backend.mark, self._entries, self._frame
-        n_blocks = self.backend.n_blocks
-        marks = [mark()]
-
-        launch(entries["project"], n_blocks, frame)
-        marks.append(mark())
-
-        launch(entries["duplicate"], n_blocks, frame)
-        marks.append(mark())
-
-        for digit in self._sorts:
-            launch(entries["sort_count"], n_blocks, digit)
-            launch(entries["sort_scan"], self._n_digits, digit)
-            launch(entries["sort_scatter"], n_blocks, digit)
-        marks.append(mark())
-
-        launch(entries["ranges"], -(-(self._n_tiles + 1) // int(C["RANGES_THREADS"])), frame)
-        marks.append(mark())
-
-        launch(entries["rasterize"], self._n_tiles, frame)
-        marks.append(mark())
+    def _launch(self) -> List[Tuple[str, Any, Any]]:
+        """The launches of a frame; returns (stage, mark before, mark after) of each run of one stage."""
+        launch, mark = self.backend.launch, self.backend.mark
+        marks: List[Tuple[str, Any, Any]] = []
+        stage: Optional[str] = None
+        start = mark()
+        for step in self._plan:
+            if stage is not None and step.stage != stage:
+                end = mark()
+                marks.append((stage, start, end))
+                start = end
+            stage = step.stage
+            launch(step.kernel, step.n_blocks, step.params)
+        marks.append((str(stage), start, mark()))
         return marks
 
     def read(self, name: str) -> np.ndarray:
         """A copy of one of the last frame's arrays, by its name in FrameParams (tests and measurements)."""
-        last = len(self._plan) % 2
-        instances = {"instance_keys": self._instance_buffers[last], "instance_splats": self._instance_buffers[2 + last]}
-        return self.backend.download({**self._buffers, **instances}[name])
+        return self.backend.download({**self._buffers, **self._sorted}[name])
 
     def close(self) -> None:
         """Free the device memory; the backend stays open."""
-        pictures = [buffer for slot in self._slots for buffer in slot.values()]
-        for buffer in [*self._buffers.values(), *self._instance_buffers, *pictures, *self._digits.values()]:
+        buffers = [buffer for slot in self._slots for buffer in slot.values()]
+        buffers += [*self._buffers.values(), *self._instance_buffers, *self._digits.values()]
+        buffers += [value for value in self._scene.values() if isinstance(value, Buffer)]
+        if self.variant.key == "split":
+            buffers += [*self._visible[0], *self._visible[1]]
+        for buffer in buffers:
             self.backend.free(buffer)
-        self._buffers, self._instance_buffers, self._slots = {}, [], []
+        self._buffers, self._scene, self._instance_buffers, self._slots, self._plan = {}, {}, [], [], []
+
+
+def bounding_sphere(scene: Scene) -> Tuple[np.ndarray, float]:
+    """Centre (3,) and radius of a sphere that holds every splat's centre."""
+    if scene.n_splats == 0:
+        return np.zeros(3), 1.0
+    low, high = scene.means.min(axis=0).astype(np.float64), scene.means.max(axis=0).astype(np.float64)
+    return (low + high) / 2, float(np.linalg.norm(high - low)) / 2 + 1e-6

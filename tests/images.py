@@ -63,7 +63,7 @@ def rect_in_doubt(p: SimpleNamespace) -> np.ndarray:
     with np.errstate(all="ignore"):
         t = twin.camera_points(p)
         t[~(t[:, 2] > p.near_plane)] = [0, 0, 1]
-        radius = twin.radii(twin.covariances_2d(p, t))
+        radius = twin.radii(twin.covariances_2d(p, t, p.splat_scales, p.splat_quats))
         band = tolerances.RECT_BAND_PIXELS * np.maximum(1, radius / 100)
         edges = np.concatenate(
             [

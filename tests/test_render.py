@@ -18,8 +18,8 @@ from edgegs.renderer import Renderer
 from edgegs.scene import load
 
 
-def draw(backend, scene, camera, **options):
-    renderer = Renderer(backend, scene, camera.width, camera.height, keep_float=True, **options)
+def draw(backend, scene, camera, variant="baseline", **options):
+    renderer = Renderer(backend, scene, camera.width, camera.height, variant, keep_float=True, **options)
     return renderer.render(camera)
 
 
@@ -38,7 +38,7 @@ REAL = (
 def test_real_scenes_meet_the_image_bar(kernels, shared_data, name, drawn_by):
     scene = load(shared_data / "ply" / name)
     camera = scenes.around(scene.bounds(), 640, 360, 312.0)
-    reference = Renderer(ReferenceBackend(), scene, 640, 360, keep_float=True)
+    reference = Renderer(ReferenceBackend(), scene, 640, 360, "baseline", keep_float=True)
     expected = reference.render(camera)
     with open_backend(drawn_by) as backend:
         frame = draw(backend, scene, camera)
@@ -51,7 +51,7 @@ def test_real_scenes_meet_the_image_bar(kernels, shared_data, name, drawn_by):
 @pytest.mark.parametrize("n", [1, 33, 600])
 def test_clouds_meet_the_image_bar(backend, size, n):
     scene, camera = scenes.cloud(n, seed=n), scenes.camera(*size)
-    reference = Renderer(ReferenceBackend(), scene, *size, keep_float=True)
+    reference = Renderer(ReferenceBackend(), scene, *size, "baseline", keep_float=True)
     assert_meets_bar(draw(backend, scene, camera), reference.render(camera), reference)
 
 
@@ -70,7 +70,7 @@ def test_all_host_builds_give_equal_bytes(kernels, n):
 
 def test_twice_is_identical(any_backend):
     scene, camera = scenes.cloud(500), scenes.camera()
-    renderer = Renderer(any_backend, scene, 96, 80)
+    renderer = Renderer(any_backend, scene, 96, 80, "baseline")
     first = renderer.render(camera)
     renderer.render(dataclasses.replace(camera, viewmat=look_at((3, 0, 5), (0, 0, 5))))
     again = renderer.render(camera)
@@ -154,7 +154,7 @@ def test_giant_splats_and_edges_of_the_frustum(backend):
     at_near = scenes.one(mean=(0.01, 0, 0.2001), scale=(0.1, 0.1, 0.1))
     sideways = scenes.one(mean=(50, 0, 0.3), scale=(5, 5, 5))
     scene, camera = scenes.join(giant, at_near, sideways), scenes.camera()
-    reference = Renderer(ReferenceBackend(), scene, 96, 80, keep_float=True)
+    reference = Renderer(ReferenceBackend(), scene, 96, 80, "baseline", keep_float=True)
     expected = reference.render(camera)
     frame = draw(backend, scene, camera)
     assert np.isfinite(frame.image_f32).all()
@@ -168,14 +168,14 @@ def test_too_many_instances_grow_the_buffer_and_redraw(any_backend):
     cloud.means[:, :2] = 0
     cloud.scales[:] = 3
     cloud.opacities[:] = 0.01
-    renderer = Renderer(any_backend, cloud, 96, 80, keep_float=True)
+    renderer = Renderer(any_backend, cloud, 96, 80, "baseline", keep_float=True)
     first = renderer.render(scenes.camera())
     assert first.redraws == 1
     assert first.n_instances == 5000 * 30
     again = renderer.render(scenes.camera())
     assert again.redraws == 0
     np.testing.assert_array_equal(first.image, again.image)
-    roomy = Renderer(any_backend, cloud, 96, 80, keep_float=True)
+    roomy = Renderer(any_backend, cloud, 96, 80, "baseline", keep_float=True)
     roomy._grow(200_000)
     np.testing.assert_array_equal(roomy.render(scenes.camera()).image_f32, first.image_f32)
 

@@ -18,7 +18,7 @@ SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 700)
 def both(backend, scene, camera):
     """The scene drawn by the kernels and by the twin."""
     renderers = [
-        Renderer(b, scene, camera.width, camera.height, keep_float=True) for b in (backend, ReferenceBackend())
+        Renderer(b, scene, camera.width, camera.height, "baseline", keep_float=True) for b in (backend, ReferenceBackend())
     ]
     return [(renderer, renderer.render(camera)) for renderer in renderers]
 
@@ -56,7 +56,7 @@ def test_project(backend, size, sh_degree):
 @pytest.mark.parametrize("size", SIZES)
 def test_duplicate_sort_and_ranges_are_exact(backend, size):
     scene = scenes.cloud(size, seed=100 + size)
-    renderer = Renderer(backend, scene, 96, 80)
+    renderer = Renderer(backend, scene, 96, 80, "baseline")
     frame = renderer.render(scenes.camera())
     n_tiles = renderer.read("splat_n_tiles").astype(int)
     rects, depths = renderer.read("splat_rects").astype(int), renderer.read("splat_depths")
@@ -89,7 +89,7 @@ def test_rasterize_from_the_same_lists(backend, size):
         with np.errstate(invalid="ignore"):  # rows of splats that are not visible were never written
             setattr(p, name, kernels.read(name).astype(np.float64))
     p.instance_splats, p.tile_starts = kernels.read("instance_splats"), kernels.read("tile_starts")
-    twin.rasterize_block_exact(p)
+    twin.rasterize(p)
     steps = np.abs(frame.image.astype(int) - p.pixel_bgr)
     assert steps.max() <= tolerances.IMAGE_MAX_STEPS
     np.testing.assert_allclose(frame.image_f32, p.pixel_rgb, atol=2e-3)

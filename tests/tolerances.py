@@ -31,3 +31,9 @@ IMAGE_MIN_PSNR = 60.0
 # --- exponential ---
 #: Units in the last place of the host's exp_exact, over [-87, 0].
 EXP_MAX_ULP = 2.0
+
+# --- variants that approximate (kernels' quality table) ---
+#: dB: what an image may lose where its PSNR to photographs is 27 dB and 0.028 dB is the price (RoofGS's).
+PACKED_MIN_PSNR = 48.9
+#: dB: Schraudolph's exponential, besides its proven bound of 0.03 a channel.
+BITS_MIN_PSNR = 40.0

@@ -49,6 +49,7 @@ const char *kind_name(CollectiveKind kind) {
     case WARP_SYNC: return "warp_sync";
     case WARP_BALLOT: return "warp_ballot";
     case WARP_SHUFFLE_UP: return "warp_shuffle_up";
+    case WARP_SHUFFLE: return "warp_shuffle";
     case EXIT: return "exit";
     default: return "nothing";
     }
@@ -58,7 +59,7 @@ bool same_site(const Site &a, const Site &b) {
     return a.kind == b.kind && a.line == b.line && (a.kind == EXIT || std::strcmp(a.file, b.file) == 0);
 }
 
-bool is_warp_wide(CollectiveKind kind) { return kind >= WARP_SYNC && kind <= WARP_SHUFFLE_UP; }
+bool is_warp_wide(CollectiveKind kind) { return kind >= WARP_SYNC && kind <= WARP_SHUFFLE; }
 
 uint64_t next_random(uint64_t &state) { // splitmix64, Steele et al. 2014
     uint64_t z = (state += 0x9e3779b97f4a7c15ull);
@@ -73,6 +74,7 @@ public:
     Block() {
         page = size_t(sysconf(_SC_PAGESIZE));
         shared = static_cast<char *>(aligned_alloc(64, SHARED_SIZE));
+        if (!shared) std::abort();
     }
     ~Block() {
         for (char *area : areas) munmap(area, page + STACK_SIZE);
@@ -156,6 +158,7 @@ bool Block::settle(int first, int n) {
         Thread &thread = threads[first + i];
         if (site.kind == WARP_BALLOT) thread.value = bits;
         if (site.kind == BLOCK_ALL) thread.value = all;
+        if (site.kind == WARP_SHUFFLE) thread.value = values[thread.distance & (WARP - 1)];
         if (site.kind == WARP_SHUFFLE_UP && i >= thread.distance) thread.value = values[i - thread.distance];
         thread.state = RUNNABLE;
     }

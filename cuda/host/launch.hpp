@@ -26,7 +26,7 @@ struct KernelEntry {
     const KernelEntry *next;
 };
 
-enum CollectiveKind { NONE, BLOCK_SYNC, BLOCK_ALL, WARP_SYNC, WARP_BALLOT, WARP_SHUFFLE_UP, EXIT };
+enum CollectiveKind { NONE, BLOCK_SYNC, BLOCK_ALL, WARP_SYNC, WARP_BALLOT, WARP_SHUFFLE_UP, WARP_SHUFFLE, EXIT };
 
 struct Site {
     CollectiveKind kind;

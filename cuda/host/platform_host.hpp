@@ -2,7 +2,7 @@
 //   host-fast  (EDGEGS_HOST_CHECK not set): warp width 1, one thread a block. Collectives vanish, a thread owns
 //              a whole tile as packs of pixels, blocks run on the machine's threads (runtime.cpp).
 //   host-check (EDGEGS_HOST_CHECK set): warp width 32 and CUDA's block sizes, every thread a fiber, every
-//              collective checked, shared memory poisoned, order shuffled on request (fibers.hpp).
+//              collective checked, shared memory poisoned, order shuffled on request (fibers.cpp).
 // Both give equal bytes; a test says so.
 #pragma once
 
@@ -72,6 +72,14 @@ static inline T warp_shuffle_up(T value, int distance, int line = __builtin_LINE
     std::memcpy(&value, &bits, sizeof(T));
     return value;
 }
+template <typename T>
+static inline T warp_shuffle(T value, int lane, int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    uint64 bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    bits = host::collective({host::WARP_SHUFFLE, line, file}, bits, lane);
+    std::memcpy(&value, &bits, sizeof(T));
+    return value;
+}
 #else
 DEVICE int thread_rank() { return 0; }
 DEVICE int lane_rank() { return 0; }
@@ -81,6 +89,7 @@ DEVICE bool block_all(bool value) { return value; }
 DEVICE void warp_sync() {}
 DEVICE uint32 warp_ballot(bool value) { return value; }
 template <typename T> DEVICE T warp_shuffle_up(T value, int) { return value; }
+template <typename T> DEVICE T warp_shuffle(T value, int) { return value; }
 #endif
 
 DEVICE int count_bits(uint32 bits) { return __builtin_popcount(bits); }
@@ -90,6 +99,30 @@ DEVICE uint32 float_bits(float value) {
     std::memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+DEVICE float float_from_half(uint16 bits) {
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#else
+    // a float with the same mantissa and exponent, 112 steps too low; the product lifts it, subnormals included
+    const uint32 magnitude = uint32(bits & 0x7fff) << 13, sign = uint32(bits & 0x8000) << 16;
+    float value;
+    std::memcpy(&value, &magnitude, sizeof value);
+    value *= 5.192296858534828e33f; // 2^112
+    uint32 lifted;
+    std::memcpy(&lifted, &value, sizeof lifted);
+    lifted |= sign;
+    std::memcpy(&value, &lifted, sizeof value);
+    return value;
+#endif
+}
+DEVICE float multiply(float a, float b) { return a * b; }
+DEVICE float add(float a, float b) { return a + b; }
+DEVICE float log_2(float value) { return __builtin_log2f(value); }
+
+DEVICE uint32 take_ticket(uint32 *counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED); }
+DEVICE void publish(uint64 *word, uint64 value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+DEVICE uint64 observe(const uint64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
 DEVICE float square_root(float value) { return __builtin_sqrtf(value); }
 DEVICE float round_up(float value) { return __builtin_ceilf(value); }
 DEVICE float round_down(float value) { return __builtin_floorf(value); }
@@ -97,13 +130,13 @@ DEVICE float round_down(float value) { return __builtin_floorf(value); }
 // --- pixels: a float in host-check, the vector unit's width in host-fast ---
 #if PACK_PIXELS == 1
 typedef float Pixels;
-typedef int PixelMask; // 0 or -1, as a vector comparison gives
+typedef bool PixelMask;
 DEVICE Pixels spread(float value) { return value; }
 DEVICE Pixels first_pixels(float first) { return first; }
 DEVICE Pixels select(PixelMask mask, Pixels a, Pixels b) { return mask ? a : b; }
-DEVICE bool any_pixel(PixelMask mask) { return mask != 0; }
-DEVICE PixelMask all_pixels() { return -1; }
-DEVICE PixelMask no_pixels() { return 0; }
+DEVICE bool any_pixel(PixelMask mask) { return mask; }
+DEVICE PixelMask all_pixels() { return true; }
+DEVICE PixelMask no_pixels() { return false; }
 DEVICE float pixel_of(Pixels pixels, int) { return pixels; }
 DEVICE int pixel_bits(Pixels pixels) { return int(float_bits(pixels)); }
 DEVICE Pixels pixels_from_bits(int bits) {
@@ -160,15 +193,8 @@ DEVICE Pixels multiply_add(Pixels a, Pixels b, Pixels c) {
 #endif
 }
 
-// e^x for x <= 0 to within 2 units in the last place: 2^n * e^r with |r| <= ln(2)/2, ln(2) in two parts
-// (Cody & Waite 1980), Taylor's polynomial of degree 7 for e^r. Below -87 the result stays tiny, never denormal.
-DEVICE Pixels exp_exact(Pixels x) {
-    x = select(x < spread(-87.0f), spread(-87.0f), x);
-    const Pixels shifter = spread(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    const Pixels shifted = multiply_add(x, spread(1.44269504088896341f), shifter);
-    const Pixels n = shifted - shifter;
-    Pixels r = multiply_add(n, spread(-0.693359375f), x);
-    r = multiply_add(n, spread(2.12194440e-4f), r);
+// 2^n * e^r: n in the low bits of `shifted`, |r| <= ln(2)/2, Taylor's polynomial of degree 7 for e^r.
+DEVICE Pixels scaled_exp(Pixels r, Pixels shifted, Pixels shifter) {
     Pixels y = spread(1.98412698e-4f);
     y = multiply_add(y, r, spread(1.38888889e-3f));
     y = multiply_add(y, r, spread(8.33333333e-3f));
@@ -179,6 +205,51 @@ DEVICE Pixels exp_exact(Pixels x) {
     y = multiply_add(y, r, spread(1.0f));
     const PixelInts exponent = (pixel_bits(shifted) - pixel_bits(shifter)) * (1 << 23);
     return pixels_from_bits(pixel_bits(y) + exponent);
+}
+
+// e^x for x <= 0 to within 2 units in the last place, ln(2) taken off in two parts (Cody & Waite 1980).
+// Below -87 the result stays tiny, never denormal.
+DEVICE Pixels exp_exact(Pixels x) {
+    x = select(x < spread(-87.0f), spread(-87.0f), x);
+    const Pixels shifter = spread(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    const Pixels shifted = multiply_add(x, spread(1.44269504088896341f), shifter);
+    const Pixels n = shifted - shifter;
+    Pixels r = multiply_add(n, spread(-0.693359375f), x);
+    r = multiply_add(n, spread(2.12194440e-4f), r);
+    return scaled_exp(r, shifted, shifter);
+}
+
+// 2^x for x from -126 to 127, as exact.
+DEVICE Pixels exp2_exact(Pixels x) {
+    x = select(x < spread(-126.0f), spread(-126.0f), x);
+    const Pixels shifter = spread(12582912.0f);
+    const Pixels shifted = x + shifter;
+    return scaled_exp((x - (shifted - shifter)) * spread(0.693147181f), shifted, shifter);
+}
+
+// 2^x to about 2e-7: the same with a polynomial of degree 5 fitted for least maximal relative error.
+DEVICE Pixels exp2_fast(Pixels x) {
+    x = select(x < spread(-126.0f), spread(-126.0f), x);
+    const Pixels shifter = spread(12582912.0f);
+    const Pixels shifted = x + shifter;
+    const Pixels f = x - (shifted - shifter);
+    Pixels y = spread(1.32647e-3f);
+    y = multiply_add(y, f, spread(9.67151e-3f));
+    y = multiply_add(y, f, spread(5.550734e-2f));
+    y = multiply_add(y, f, spread(2.4022242e-1f));
+    y = multiply_add(y, f, spread(6.9314698e-1f));
+    y = multiply_add(y, f, spread(1.0f));
+    const PixelInts exponent = (pixel_bits(shifted) - pixel_bits(shifter)) * (1 << 23);
+    return pixels_from_bits(pixel_bits(y) + exponent);
+}
+
+// The float whose bits are the whole part of `steps`.
+DEVICE Pixels pixels_from_step(Pixels steps) {
+#if PACK_PIXELS == 1
+    return pixels_from_bits(int(steps));
+#else
+    return pixels_from_bits(__builtin_convertvector(steps, PixelInts));
+#endif
 }
 
 } // namespace edgegs

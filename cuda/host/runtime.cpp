@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -62,9 +63,15 @@ struct Launch {
 class Pool {
 public:
     explicit Pool(int n_threads) {
-        for (int i = 1; i < n_threads; ++i) threads.emplace_back([this] { serve(); });
+        try {
+            for (int i = 1; i < n_threads; ++i) threads.emplace_back([this] { serve(); });
+        } catch (const std::exception &) { // the system gives no more: end those that started
+            stop();
+            throw;
+        }
     }
-    ~Pool() {
+    ~Pool() { stop(); }
+    void stop() {
         {
             std::lock_guard<std::mutex> hold(lock);
             stopping = true;
@@ -121,8 +128,14 @@ using namespace edgegs::host;
 
 extern "C" {
 
-// A pool of n_threads operating-system threads, the caller's own included.
-void *edgegs_host_create(int n_threads) { return new Pool(n_threads < 1 ? 1 : n_threads); }
+// A pool of n_threads operating-system threads, the caller's own included; null when they cannot be had.
+void *edgegs_host_create(int n_threads) {
+    try {
+        return new Pool(n_threads < 1 ? 1 : n_threads);
+    } catch (const std::exception &) {
+        return nullptr;
+    }
+}
 
 void edgegs_host_destroy(void *pool) { delete static_cast<Pool *>(pool); }
 

@@ -25,9 +25,16 @@ else:
     missing = ""
 
 C = constants()
-#: Threads a block of each stage's kernels.
+#: Threads a block, by the beginning of a kernel's name; the first that fits counts.
 THREADS = {
-    stage: int(C[stage.upper() + "_THREADS"]) for stage in ("project", "duplicate", "sort", "ranges", "rasterize")
+    "project": "PROJECT_THREADS",
+    "duplicate": "DUPLICATE_THREADS",
+    "sort_compact": "DUPLICATE_THREADS",
+    "sort": "SORT_THREADS",
+    "ranges": "RANGES_THREADS",
+    "rasterize_block": "RASTERIZE_THREADS",
+    "rasterize_dual": "DUAL_THREADS",
+    "rasterize_warp": "WARP_THREADS",
 }
 #: Copies up to this size go in line with the launches; larger ones beside them, bytes.
 SMALL = 4096
@@ -158,13 +165,16 @@ class CudaBackend(Backend):
 
     def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
         assert isinstance(params, HostParams)
-        threads = THREADS[kernel.split("_", 1)[0]]
+        threads = 0
         try:
             if kernel not in self._functions:
-                self._functions[kernel] = self._module.get_function(kernel).prepare([params.record.dtype])
-            self._functions[kernel].prepared_async_call(
-                (n_blocks, 1), (threads, 1, 1), self._compute, params.record.tobytes()
-            )
+                threads = next(int(C[name]) for start, name in THREADS.items() if kernel.startswith(start))
+                function = self._module.get_function(kernel)
+                function.prepare([params.record.dtype])
+                self._functions[kernel] = (function, (threads, 1, 1))
+            function, block = self._functions[kernel]
+            threads = block[0]
+            function.prepared_async_call((n_blocks, 1), block, self._compute, params.record.tobytes())
         except driver.Error as error:
             raise DeviceError(f"{kernel} <<<{n_blocks}, {threads}>>> of {self.image}: {error}") from None
 

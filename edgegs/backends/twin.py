@@ -7,12 +7,14 @@ Formulas: Kerbl et al. 2023 (3DGS); Zwicker et al. 2001 (EWA splatting).
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
-from typing import Optional, Tuple
+from typing import Callable, Dict, Optional, Tuple
 
 import numpy as np
 
 from edgegs.kernels.headers import constants
+from edgegs.kernels.variants import AXES, KEY_BITS
 
 C = SimpleNamespace(**constants())
 #: Degree-0 to degree-3 real spherical harmonics are sums of these.
@@ -58,7 +60,7 @@ def camera_points(p: SimpleNamespace) -> np.ndarray:
     return p.splat_means @ viewmat[:, :3].T + viewmat[:, 3]
 
 
-def covariances_2d(p: SimpleNamespace, t: np.ndarray) -> np.ndarray:
+def covariances_2d(p: SimpleNamespace, t: np.ndarray, scales: np.ndarray, quats: np.ndarray) -> np.ndarray:
     """cov2d = J W R S S^T R^T W^T J^T + blur I, (N, 2, 2) in pixels^2; t is (N, 3) in camera space."""
     limit_x = C.FRUSTUM_SLACK * 0.5 * p.width / p.fx
     limit_y = C.FRUSTUM_SLACK * 0.5 * p.height / p.fy
@@ -69,7 +71,7 @@ def covariances_2d(p: SimpleNamespace, t: np.ndarray) -> np.ndarray:
     jacobian = np.stack(
         [np.stack([p.fx / z, zero, -p.fx * x / z**2], 1), np.stack([zero, p.fy / z, -p.fy * y / z**2], 1)], 1
     )
-    a = jacobian @ p.viewmat.reshape(3, 4)[:, :3] @ rotation_matrices(p.splat_quats) * p.splat_scales[:, None, :]
+    a = jacobian @ p.viewmat.reshape(3, 4)[:, :3] @ rotation_matrices(quats) * scales[:, None, :]
     return a @ a.transpose(0, 2, 1) + C.COV2D_BLUR * np.eye(2)
 
 
@@ -89,89 +91,196 @@ def tile_rects(means2d: np.ndarray, radius: np.ndarray, n_tiles_x: int, n_tiles_
     return np.clip(rects, 0, np.array([n_tiles_x, n_tiles_y] * 2)).astype(np.int64)
 
 
-def project_fp32_radius(p: SimpleNamespace) -> None:
-    """World-space Gaussians -> 2D means, depths, conics, colours, tile rectangles and counts."""
+def attributes(p: SimpleNamespace, storage: str) -> SimpleNamespace:
+    """Scales (N, 3), quats (N, 4), opacities (N,) and SH (N, K, 3) in float64, as the storage keeps them."""
     n_coefficients = (p.sh_degree + 1) ** 2
-    p.splat_n_tiles[:] = 0
-    p.block_counts[:] = 0
-    if p.n_splats == 0:
-        return
+    if storage == "fp32":
+        sh = p.splat_sh.reshape(-1, n_coefficients, 3)
+        return SimpleNamespace(scales=p.splat_scales, quats=p.splat_quats, opacities=p.splat_opacities, sh=sh)
+    halves = p.splat_halves.view(np.float16).astype(np.float64)
+    steps = p.splat_sh_words.view(np.int8).reshape(p.n_splats, -1)[:, : 3 * n_coefficients]
+    degrees = np.floor(np.sqrt(np.arange(n_coefficients))).astype(int)
+    sh = steps.reshape(-1, n_coefficients, 3) * p.sh_scales.reshape(4, 3)[degrees]
+    scales = halves[:, 4:7] * p.half_scale
+    return SimpleNamespace(scales=scales, quats=halves[:, :4], opacities=halves[:, 7], sh=sh)
+
+
+def project_all(p: SimpleNamespace, storage: str, culling: str) -> SimpleNamespace:
+    """World-space Gaussians -> 2D means, depths, conics and colours in ``p``; returns each splat's rows of tiles."""
+    a = attributes(p, storage)
     t = camera_points(p)
     with np.errstate(all="ignore"):
         kept = (t[:, 2] > p.near_plane) & (t[:, 2] < p.far_plane)
         t[~kept] = [0.0, 0.0, 1.0]
-        cov = covariances_2d(p, t)
+        cov = covariances_2d(p, t, a.scales, a.quats)
         det = cov[:, 0, 0] * cov[:, 1, 1] - cov[:, 0, 1] ** 2
         means2d = t[:, :2] / t[:, 2:] * [p.fx, p.fy] + [p.cx, p.cy]
-        rects = tile_rects(means2d, np.ceil(radii(cov)), p.n_tiles_x, p.n_tiles_y)
-        sizes = np.maximum(rects[:, 2:] - rects[:, :2], 0)
         kept &= (det > 0) & np.isfinite(det) & (np.abs(means2d) < 1e9).all(axis=1)
-    n_tiles = np.where(kept, sizes[:, 0] * sizes[:, 1], 0)
-
-    directions = p.splat_means - p.camera_position
-    with np.errstate(all="ignore"):
+        directions = p.splat_means - p.camera_position
         directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    basis = sh_basis(p.sh_degree, directions)
-    colours = np.einsum("nk,nkc->nc", basis, p.splat_sh.reshape(-1, n_coefficients, 3)) + C.SH_OFFSET
+    colours = np.einsum("nk,nkc->nc", sh_basis(p.sh_degree, directions), a.sh) + C.SH_OFFSET
 
     p.splat_means2d[:] = means2d
     p.splat_depths[:] = t[:, 2]
-    p.splat_conics[:, 0] = cov[:, 1, 1] / det
-    p.splat_conics[:, 1] = -cov[:, 0, 1] / det
-    p.splat_conics[:, 2] = cov[:, 0, 0] / det
-    p.splat_conics[:, 3] = p.splat_opacities
-    p.splat_colors[:] = np.maximum(colours, 0)
-    p.splat_rects[:] = rects
-    p.splat_n_tiles[:] = n_tiles
-    p.block_counts[0] = [n_tiles.sum(), (n_tiles > 0).sum()]
+    with np.errstate(all="ignore"):
+        p.splat_conics[:, 0] = cov[:, 1, 1] / det
+        p.splat_conics[:, 1] = -cov[:, 0, 1] / det
+        p.splat_conics[:, 2] = cov[:, 0, 0] / det
+    p.splat_conics[:, 3] = a.opacities
+    p.splat_colors[:] = np.clip(np.nan_to_num(colours, nan=0.0), 0, C.COLOUR_MAX)
+    with np.errstate(all="ignore"):
+        if culling == "radius":
+            rows = rows_of_rects(tile_rects(means2d, np.ceil(radii(cov)), p.n_tiles_x, p.n_tiles_y), kept)
+        else:
+            rows = rows_of_ellipses(p, cov, kept)
+    return rows
+
+
+def rows_of_rects(rects: np.ndarray, kept: np.ndarray) -> SimpleNamespace:
+    """Rows of tiles of rectangles: ``splat``, ``y``, ``begin``, ``end`` (R,) each, in the order of splats, then y."""
+    heights = np.where(kept & (rects[:, 2] > rects[:, 0]), np.maximum(rects[:, 3] - rects[:, 1], 0), 0)
+    splat = np.repeat(np.arange(len(rects)), heights)
+    y = rects[splat, 1] + np.arange(len(splat)) - np.repeat(np.cumsum(heights) - heights, heights)
+    return SimpleNamespace(splat=splat, y=y, begin=rects[splat, 0], end=rects[splat, 2], rects=rects)
+
+
+def bounds_squared(opacities: np.ndarray) -> np.ndarray:
+    """Squared Mahalanobis distance where alpha falls to 1/255, with the kernels' slack; 0 where nothing is drawn."""
+    t = 2 * np.log(np.maximum(opacities / C.ALPHA_MIN, 1e-300))
+    return np.where(t > 0, t + C.TIGHT_SLACK, np.where(t > -C.TIGHT_SLACK, C.TIGHT_SLACK, 0))
+
+
+def tiles_with_centres(low: np.ndarray, high: np.ndarray, n_tiles: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Tiles (begin, end) that have a pixel centre in [low, high]."""
+    first, last = np.ceil(low - 0.5), np.floor(high - 0.5)
+    begin = np.clip(np.floor(first / C.TILE_SIZE), 0, n_tiles)
+    end = np.clip(np.floor(last / C.TILE_SIZE) + 1, 0, n_tiles)
+    return begin.astype(np.int64), np.where(last >= first, np.maximum(end, begin), begin).astype(np.int64)
+
+
+def rows_of_ellipses(p: SimpleNamespace, cov: np.ndarray, kept: np.ndarray) -> SimpleNamespace:
+    """Rows of tiles that the ellipses reach where alpha is at least 1/255 (see CullTight in cuda/cull.cuh)."""
+    u, v = p.splat_means2d.T
+    xx, xy, yy, opacities = p.splat_conics.T
+    t = bounds_squared(opacities)
+    width, height = np.sqrt(t * cov[:, 0, 0]), np.sqrt(t * cov[:, 1, 1])
+    x_begin, x_end = tiles_with_centres(u - width, u + width, p.n_tiles_x)
+    y_begin, y_end = tiles_with_centres(v - height, v + height, p.n_tiles_y)
+    drawn = kept & (t > 0)
+    rows = rows_of_rects(np.stack([x_begin, y_begin, np.where(drawn, x_end, x_begin), y_end], axis=1), drawn)
+    s = rows.splat
+    low = np.clip(rows.y * C.TILE_SIZE + 0.5 - v[s], -height[s], height[s])
+    high = np.clip(rows.y * C.TILE_SIZE + C.TILE_SIZE - 0.5 - v[s], -height[s], height[s])
+
+    def edge(lean: np.ndarray, side: float) -> np.ndarray:
+        d = np.clip(lean, low, high)
+        root = np.sqrt(np.maximum(xx[s] * t[s] * (1 - (d / height[s]) ** 2), 0))
+        return u[s] + (-xy[s] * d + side * root) / xx[s]
+
+    lean = xy[s] * width[s] / yy[s]
+    begin, end = tiles_with_centres(edge(lean, -1), edge(-lean, 1), p.n_tiles_x)
+    rows.begin = np.maximum(begin, x_begin[s])
+    rows.end = np.maximum(np.minimum(end, x_end[s]), rows.begin)
+    return rows
+
+
+def project(p: SimpleNamespace, storage: str, culling: str) -> None:
+    """Stage project: also tile counts, and the rows of tiles for duplicate (``p.rows``, the twin's own)."""
+    p.rows = project_all(p, storage, culling)
+    p.splat_n_tiles[:] = np.bincount(p.rows.splat, p.rows.end - p.rows.begin, p.n_splats)
+    p.splat_rects[:] = p.rows.rects
+    p.block_counts[:] = 0
+    p.block_counts[0] = [p.splat_n_tiles.sum(dtype=np.int64), (p.splat_n_tiles > 0).sum()]
+
+
+def instances_of(p: SimpleNamespace, rows: SimpleNamespace) -> Tuple[np.ndarray, np.ndarray]:
+    """Instances (splat, tile), each (I,) int64, of rows of tiles, in their order."""
+    widths = rows.end - rows.begin
+    row = np.repeat(np.arange(len(widths)), widths)
+    x = rows.begin[row] + np.arange(len(row)) - np.repeat(np.cumsum(widths) - widths, widths)
+    return rows.splat[row], rows.y[row] * p.n_tiles_x + x
+
+
+def write_instances(p: SimpleNamespace, splats: np.ndarray, keys: np.ndarray) -> None:
+    """All that fit; the count goes on."""
+    p.n_instances[0] = len(splats)
+    n = min(len(splats), p.instance_capacity)
+    p.instance_keys_unsorted[:n] = keys[:n]
+    p.instance_splats_unsorted[:n] = splats[:n]
 
 
 def duplicate_ref64(p: SimpleNamespace) -> None:
     """One instance for each tile of each splat, in the order of splats, then rows, then columns."""
-    n_tiles = p.splat_n_tiles.astype(np.int64)
-    splats = np.repeat(np.arange(p.n_splats), n_tiles)
-    p.counters[:] = [len(splats), (n_tiles > 0).sum()]
-    splats = splats[: p.instance_capacity]
-    first = np.cumsum(n_tiles) - n_tiles
-    index = np.arange(len(splats)) - first[splats]
-    rects = p.splat_rects[splats].astype(np.int64)
-    columns = rects[:, 2] - rects[:, 0]
-    tiles = (rects[:, 1] + index // columns) * p.n_tiles_x + rects[:, 0] + index % columns
-    depth_bits = p.splat_depths[splats].astype(np.float32).view(np.uint32)
-    p.instance_keys_unsorted[: len(splats)] = tiles.astype(np.uint64) << np.uint64(32) | depth_bits
-    p.instance_splats_unsorted[: len(splats)] = splats
+    splats, tiles = instances_of(p, p.rows)
+    p.n_visible[0] = (p.splat_n_tiles > 0).sum()
+    bits = p.splat_depths[splats].astype(np.float32).view(np.uint32)
+    write_instances(p, splats, tiles.astype(np.uint64) << np.uint64(32) | bits)
 
 
-def sort_count_64(p: SimpleNamespace) -> None:
+def project_packed32(p: SimpleNamespace, storage: str, culling: str) -> None:
+    """Stages project and duplicate at once; the key holds the tile and the quantised depth (RoofGS, IV-A2)."""
+    rows = project_all(p, storage, culling)
+    splats, tiles = instances_of(p, rows)
+    p.n_visible[0] = len(np.unique(splats))
+    steps = np.floor((p.splat_depths[splats] - p.depth_begin) * p.depth_scale)
+    steps = np.clip(steps, 0, 2**p.depth_bits - 1).astype(np.uint32)
+    write_instances(p, splats, tiles.astype(np.uint32) << np.uint32(p.depth_bits) | steps)
+
+
+def sort_compact(p: SimpleNamespace) -> None:
+    """The visible splats, in their order, with the bits of their depth."""
+    visible = np.nonzero(p.splat_n_tiles > 0)[0]
+    p.n_visible[0] = len(visible)
+    p.visible_splats_unsorted[: len(visible)] = visible
+    p.visible_depths[: len(visible)] = p.splat_depths[visible].astype(np.float32).view(np.uint32)
+
+
+def duplicate_count(p: SimpleNamespace) -> None:
+    """The twin needs no counts of shares."""
+
+
+def duplicate_split(p: SimpleNamespace) -> None:
+    """Instances in the order of the sorted splats; the key is the tile alone."""
+    splats, tiles = instances_of(p, p.rows)
+    rank = np.empty(p.n_splats, np.int64)
+    n_visible = int(p.n_visible[0])
+    rank[p.visible_splats[:n_visible]] = np.arange(n_visible)
+    order = np.argsort(rank[splats], kind="stable")
+    write_instances(p, splats[order], tiles[order])
+
+
+def sort_count(p: SimpleNamespace) -> None:
     """The twin needs no table: scatter sorts by the digit at once."""
 
 
-def sort_scan_rows(p: SimpleNamespace) -> None:
-    """See sort_count_64."""
+def sort_scan(p: SimpleNamespace) -> None:
+    """See sort_count."""
 
 
-def sort_scatter_64(p: SimpleNamespace) -> None:
+def sort_scatter(p: SimpleNamespace) -> None:
     """One stable pass by the digit of ``n_bits`` bits from ``first_bit``."""
     n_items = min(int(p.n_items[0]), p.capacity)
-    digits = p.keys_in[:n_items] >> np.uint64(p.first_bit) & np.uint64((1 << p.n_bits) - 1)
-    order = np.argsort(digits, kind="stable")
+    keys = p.keys_in[:n_items].astype(np.uint64)
+    order = np.argsort(keys >> np.uint64(p.first_bit) & np.uint64((1 << p.n_bits) - 1), kind="stable")
     p.keys_out[:n_items] = p.keys_in[:n_items][order]
     p.values_out[:n_items] = p.values_in[:n_items][order]
 
 
-def ranges_ref64(p: SimpleNamespace) -> None:
+def ranges(p: SimpleNamespace, key: str) -> None:
     """First instance of each tile, and after the last tile the end of all."""
-    n_instances = min(int(p.counters[0]), p.instance_capacity)
-    tiles = p.instance_keys[:n_instances] >> np.uint64(32)
+    n_instances = min(int(p.n_instances[0]), p.instance_capacity)
+    shift = {"ref64": 32, "packed32": p.depth_bits, "split": 0}[key]
+    tiles = p.instance_keys[:n_instances].astype(np.uint64) >> np.uint64(shift)
     p.tile_starts[:] = np.searchsorted(tiles, np.arange(p.n_tiles_x * p.n_tiles_y + 1, dtype=np.uint64))
 
 
-def rasterize_block_exact(p: SimpleNamespace) -> None:
-    """Front-to-back compositing of each tile's list; see kernels' rules in cuda/constants.h."""
+def rasterize(p: SimpleNamespace) -> None:
+    """Front-to-back compositing of each tile's list; the rules are in cuda/constants.h."""
     for tile in range(p.n_tiles_x * p.n_tiles_y):
         x0, y0 = tile % p.n_tiles_x * C.TILE_SIZE, tile // p.n_tiles_x * C.TILE_SIZE
         x1, y1 = min(x0 + C.TILE_SIZE, p.width), min(y0 + C.TILE_SIZE, p.height)
-        centres = np.stack(np.meshgrid(np.arange(x0, x1) + 0.5, np.arange(y0, y1) + 0.5), axis=-1).reshape(-1, 2)
+        grid = np.meshgrid(np.arange(x0, x1) + 0.5, np.arange(y0, y1) + 0.5)
+        centres = np.stack(grid, axis=-1).reshape(-1, 2)
         splats = p.instance_splats[p.tile_starts[tile] : p.tile_starts[tile + 1]]
         rgb, transmittance = composite(p, splats, centres)
         rgb = rgb + transmittance[:, None] * p.background
@@ -215,18 +324,32 @@ def composite(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> Tu
     return rgb, transmittance
 
 
-KERNELS = {
-    function.__name__: function
-    for function in (
-        project_fp32_radius,
-        duplicate_ref64,
-        sort_count_64,
-        sort_scan_rows,
-        sort_scatter_64,
-        ranges_ref64,
-        rasterize_block_exact,
-    )
-}
+def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
+    """The twin of every entry of cuda/edgegs.cu, by its name."""
+    kernels: Dict[str, Callable[[SimpleNamespace], None]] = {
+        "sort_compact": sort_compact,
+        "sort_scan_rows": sort_scan,
+        "duplicate_count": duplicate_count,
+    }
+    for culling in AXES["culling"]:
+        for storage in AXES["storage"]:
+            kernels[f"project_{storage}_{culling}"] = partial(project, storage=storage, culling=culling)
+            fused = partial(project_packed32, storage=storage, culling=culling)
+            kernels[f"project_packed32_{storage}_{culling}"] = fused
+        kernels[f"duplicate_ref64_{culling}"] = duplicate_ref64
+        kernels[f"duplicate_split_{culling}"] = duplicate_split
+    for bits in KEY_BITS.values():
+        kernels[f"sort_count_{bits}"] = sort_count
+        kernels[f"sort_scatter_{bits}"] = sort_scatter
+    for key in AXES["key"]:
+        kernels[f"ranges_{key}"] = partial(ranges, key=key)
+    for raster in AXES["raster"]:
+        for exponential in AXES["exponential"]:
+            kernels[f"rasterize_{raster}_{exponential}"] = rasterize  # one specification: they differ in arithmetic
+    return kernels
+
+
+KERNELS = _kernels()
 
 
 def run(kernel: str, p: SimpleNamespace) -> Optional[str]:

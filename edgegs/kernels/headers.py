@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DEFINE = re.compile(r"^#define\s+([A-Z][A-Z0-9_]*)\s+([-+0-9.eE]+)f?\s+//\s*(\S.*)$")
 _STRUCT = re.compile(r"^struct\s+(\w+)\s*\{$")
 _FIELD = re.compile(r"^(?:const\s+)?(\w+)\s+(\*?)(\w+)(?:\[(\d+)\])?;")
-_SCALARS = {"float": "<f4", "uint8": "u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}
+_SCALARS = {"void": "u1", "float": "<f4", "uint8": "u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}
 
 
 class Field(NamedTuple):

@@ -1,21 +1,35 @@
 """The variants: named, complete choices along the axes in which the pipeline can differ.
 
-Entry names in cuda/edgegs.cu are the stage and the axes that change it; a variant therefore *is* its list
-of entries, and no other code needs to know the axes.
+Entry names in cuda/edgegs.cu are the stage and the axes that change it, so a variant's entries follow from its
+choices. Any combination can be asked for by its choices, such as ``packed-split-tight-fast-warp``.
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
 from edgegs.errors import DeviceError
+
+#: The axes, in the order of a combination's name, with their choices; the first is the original's.
+AXES: Dict[str, Tuple[str, ...]] = {
+    "storage": ("fp32", "packed"),
+    "key": ("ref64", "packed32", "split"),
+    "culling": ("radius", "tight"),
+    "exponential": ("exact", "fast", "bits"),
+    "raster": ("block", "dual", "warp"),
+}
+
+#: Bits of a sort key.
+KEY_BITS = {"ref64": 64, "packed32": 32, "split": 16}
+#: Most bits of quantised depth: what a float counts exactly.
+MAX_DEPTH_BITS = 24
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice along each axis; ``design`` names the axes' choices."""
+    """One choice along each of ``AXES``."""
 
     name: str
     storage: str
@@ -23,47 +37,99 @@ class Variant:
     culling: str
     exponential: str
     raster: str
-    says: str
+    says: str = ""
 
     @property
     def key_bits(self) -> int:
         """Bits of one sort key."""
-        return {"ref64": 64}[self.key]
+        return KEY_BITS[self.key]
 
     @property
     def entries(self) -> Dict[str, str]:
-        """Kernel entry of each launch, in the order of a frame."""
-        return {
-            "project": f"project_{self.storage}_{self.culling}",
-            "duplicate": f"duplicate_{self.key}",
-            "sort_count": f"sort_count_{self.key_bits}",
-            "sort_scan": "sort_scan_rows",
-            "sort_scatter": f"sort_scatter_{self.key_bits}",
-            "ranges": f"ranges_{self.key}",
-            "rasterize": f"rasterize_{self.raster}_{self.exponential}",
-        }
+        """Kernel entry of each kind of launch."""
+        entries = {"ranges": f"ranges_{self.key}", "rasterize": f"rasterize_{self.raster}_{self.exponential}"}
+        if self.key == "packed32":
+            entries["project"] = f"project_packed32_{self.storage}_{self.culling}"
+        else:
+            entries["project"] = f"project_{self.storage}_{self.culling}"
+            entries["duplicate"] = f"duplicate_{self.key}_{self.culling}"
+        if self.key == "split":
+            entries.update(compact="sort_compact", count="duplicate_count")
+            entries.update(depth_count="sort_count_32", depth_scatter="sort_scatter_32")
+        entries["sort_count"] = f"sort_count_{self.key_bits}"
+        entries["sort_scan"] = "sort_scan_rows"
+        entries["sort_scatter"] = f"sort_scatter_{self.key_bits}"
+        return entries
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its pictures meet the bar of exact variants (see the tests' tolerances)."""
+        return self.storage == "fp32" and self.key != "packed32" and self.exponential == "exact"
 
     def sort_bits(self, n_tiles: int) -> int:
-        """Bits of a key that can differ between instances: 32 of depth and those of the tile."""
-        return 32 + max(1, (n_tiles - 1).bit_length())
+        """Bits of a key that can differ between instances."""
+        depth = {"ref64": 32, "packed32": depth_bits(n_tiles), "split": 0}[self.key]
+        return depth + tile_bits(n_tiles)
+
+
+def tile_bits(n_tiles: int) -> int:
+    """Bits that number ``n_tiles`` tiles: ceil(log2 n_tiles), at least 1."""
+    return max(1, (n_tiles - 1).bit_length())
+
+
+def depth_bits(n_tiles: int) -> int:
+    """Bits of depth in a ``packed32`` key: what the tiles leave of 32, at most ``MAX_DEPTH_BITS``."""
+    return min(MAX_DEPTH_BITS, 32 - tile_bits(n_tiles))
 
 
 BASELINE = Variant(
     "baseline", "fp32", "ref64", "radius", "exact", "block", "the original 3DGS pipeline: every ratio's denominator"
 )
+ROOFGS = Variant("roofgs", "packed", "packed32", "tight", "bits", "dual", "every technique of the RoofGS paper")
+BEST = Variant("best", "packed", "split", "tight", "fast", "warp", "the fastest within the image bar")
 
-VARIANTS: Dict[str, Variant] = {v.name: v for v in (BASELINE,)}
+VARIANTS: Dict[str, Variant] = {v.name: v for v in (BASELINE, ROOFGS, BEST)}
+
+#: The ablation ladder: from the original, one technique more a rung.
+LADDER: Tuple[Variant, ...] = (
+    BASELINE,
+    Variant("+tight", "fp32", "ref64", "tight", "exact", "block", "opacity-aware ellipses instead of squares"),
+    Variant("+packed", "packed", "ref64", "tight", "exact", "block", "76 instead of 236 bytes a splat"),
+    Variant("+packed32", "packed", "packed32", "tight", "exact", "block", "32-bit keys, project and duplicate fused"),
+    Variant("+dual", "packed", "packed32", "tight", "exact", "dual", "two pixels a thread, folded polynomial"),
+    ROOFGS,
+    Variant("+split", "packed", "split", "tight", "exact", "dual", "depth sort of splats, then 16-bit tile keys"),
+    Variant("+warp", "packed", "split", "tight", "exact", "warp", "a warp a patch, four pixels a thread, no barrier"),
+    BEST,
+)
+
+
+def default_variant() -> Variant:
+    """What ``auto`` means where nothing was measured: within the image bar on every scene."""
+    return BEST
 
 
 def variant(name: str) -> Variant:
-    """The variant of that name; ``auto`` is the default one."""
+    """The variant of that name, or of that combination of choices; ``auto`` is the default one."""
     if name == "auto":
-        return BASELINE
-    if name not in VARIANTS:
-        close = difflib.get_close_matches(name, VARIANTS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise DeviceError("render.variant: no variant {!r}{} (there are: {})".format(name, hint, ", ".join(VARIANTS)))
-    return VARIANTS[name]
+        return default_variant()
+    if name in VARIANTS:
+        return VARIANTS[name]
+    choices = name.split("-")
+    if len(choices) == len(AXES) and all(c in axis for c, axis in zip(choices, AXES.values())):
+        return Variant(name, *choices)
+    close = difflib.get_close_matches(name, VARIANTS, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    axes = "-".join("|".join(axis) for axis in AXES.values())
+    raise DeviceError(f"render.variant: no variant {name!r}{hint} (there are: {', '.join(VARIANTS)}, and {axes})")
+
+
+def combinations() -> List[Variant]:
+    """Every combination of the axes' choices."""
+    names = [""]
+    for axis in AXES.values():
+        names = [f"{name}-{choice}" if name else choice for name in names for choice in axis]
+    return [variant(name) for name in names]
 
 
 def digit_plan(n_bits: int, digit_bits: int) -> Tuple[Tuple[int, int], ...]:

@@ -195,9 +195,11 @@ DEVICE FoldedSplat fold_splat(const FrameParams &p, uint32 splat, float origin_x
     return f;
 }
 
-template <typename Exponential>
+// SKIP: leave out what no alpha reaches. Measured on an H200, the branch gains a quarter in `dual` and costs a sixth
+// in `warp`, whose splats were tested against the patch before; a pack of pixels is always worth it.
+template <typename Exponential, bool SKIP>
 DEVICE void blend_folded(PixelState &state, Pixels log2_alpha, const Colour &colour) {
-    if (!any_pixel(log2_alpha >= spread(POWER_MIN * LOG2_E))) return;
+    if ((SKIP || PACK_PIXELS > 1) && !any_pixel(log2_alpha >= spread(POWER_MIN * LOG2_E))) return;
     const Pixels alpha = smaller(spread(ALPHA_MAX), Exponential::exp2(log2_alpha));
     composite(state, alpha, all_pixels(), colour);
 }
@@ -247,8 +249,8 @@ template <typename Exponential> DEVICE void rasterize_dual(const FrameParams &p)
                 const Pixels flat = multiply_add(multiply_add(spread(f.xx), x, spread(f.xy * y + f.x)), x,
                                                  spread((f.yy * y + f.y) * y + f.one));
                 const Pixels step = multiply_add(spread(f.xy), x, spread(f.yy * (2.0f * y + 1.0f) + f.y));
-                blend_folded<Exponential>(upper[i], flat, f.colour);
-                blend_folded<Exponential>(lower[i], flat + step, f.colour);
+                blend_folded<Exponential, true>(upper[i], flat, f.colour);
+                blend_folded<Exponential, true>(lower[i], flat + step, f.colour);
             }
         }
     }
@@ -341,8 +343,8 @@ template <typename Exponential> DEVICE void rasterize_warp(const FrameParams &p)
                     const Pixels slope = multiply_add(spread(f.xy), x, spread(f.y));
                     for (int row = 0; row < 4; ++row) {
                         const Pixels y = spread(top + float(row));
-                        blend_folded<Exponential>(states[i][row], multiply_add(multiply_add(spread(f.yy), y, slope), y, one),
-                                                  f.colour);
+                        const Pixels log2_alpha = multiply_add(multiply_add(spread(f.yy), y, slope), y, one);
+                        blend_folded<Exponential, false>(states[i][row], log2_alpha, f.colour);
                     }
                 }
             }

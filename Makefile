@@ -1,10 +1,11 @@
 # Two commands are all one needs: `make run` and `make test`. Each sets up what it uses in $(VENV).
+# `make test-gpu` runs the tests that need an NVIDIA GPU.
 PYTHON ?= python3
 VENV ?= .venv
 DURATION ?= 20
 BIN := $(VENV)/bin
 
-.PHONY: run test lint clean
+.PHONY: run test test-gpu lint clean
 
 run: $(VENV)/.run
 	$(BIN)/edgegs kernels build
@@ -17,12 +18,21 @@ run: $(VENV)/.run
 test: lint
 	$(BIN)/python -m pytest
 
+# the images are built first: the tests build none for a GPU
+test-gpu: export EDGEGS_CACHE = $(abspath $(VENV))/gpu-cache
+test-gpu: $(VENV)/.gpu
+	$(BIN)/edgegs kernels build
+	EDGEGS_TEST_CACHE="$(EDGEGS_CACHE)" $(BIN)/python -m pytest -m cuda
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-$(VENV)/.run $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml setup.py
-	$(BIN)/python -m pip install --quiet --editable '.[$(if $(filter %.dev,$@),dev,report)]'
+$(VENV)/.run: EXTRAS := report
+$(VENV)/.dev: EXTRAS := dev
+$(VENV)/.gpu: EXTRAS := dev,cuda
+$(VENV)/.run $(VENV)/.dev $(VENV)/.gpu: $(VENV)/bin/pip pyproject.toml setup.py
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(VENV)/bin/pip:

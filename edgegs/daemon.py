@@ -11,63 +11,48 @@ import collections
 import logging
 import os
 import signal
-import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
 
-import numpy as np
-
-from edgegs import __version__
-from edgegs.backends import create
+from edgegs import __version__, outputs
+from edgegs.backends import create, severity
 from edgegs.camera import PosePath, build_path
 from edgegs.config import Config, Output
 from edgegs.errors import AccessError, ConfigError, InputError, OutputError
 from edgegs.files import read_regular
-from edgegs.frame import STAGES, Frame
-from edgegs.renderer import Renderer
+from edgegs.frame import Frame
+from edgegs.outputs import PacedOutput
+from edgegs.renderer import Renderer, Ticket
 from edgegs.scene import Scene, load
 from edgegs.sinks import SinkRunner, create_sink, sink_options
+from edgegs.summary import figures, summary
 from edgegs.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-#: An output that took no frame for so long is not ready, seconds.
-READY_S = 5.0
-#: Outputs get so long to finish, all together, seconds: half of what systemd may be told to wait.
+#: Outputs get so long to finish, all together, seconds: the run has to end within the unit's TimeoutStopSec of 15,
+#: and the frame under way, the run log and the device need their time, too.
 STOP_S = 5.0
+#: Frames stop overlapping when one would take less than this share of the period by itself. Not 1, because that time
+#: is an estimate, without the picture's way back.
+SPARE = 0.8
 #: Frames that the summary's percentiles are taken over.
 SUMMARY_FRAMES = 4096
 #: A token file holds one line.
 MAX_TOKEN_BYTES = 4096
 
 
-class PacedOutput:
-    """One output of the configuration: its runner, and at most ``fps`` of the frames."""
+class _Stopped(Exception):
+    """The run was told to stop while it was still starting."""
 
-    def __init__(self, runner: SinkRunner, label: str, fps: Optional[float]) -> None:
-        self.runner = runner
-        self.label = label
-        self._period = 0.0 if fps is None else 1.0 / fps
-        self._next = 0.0
-        self._reported: Dict[str, int] = {}
 
-    def offer(self, frame: Frame, now: float) -> None:
-        if now < self._next:
-            return
-        # frames come at their own times: keep the mean rate, but never owe a burst
-        self._next = max(self._next + self._period, now - self._period) if self._period else now
-        self.runner.offer(frame)
+class UnderWay(NamedTuple):
+    """A frame that was begun: when, and how long it took to begin it, seconds."""
 
-    def new_drops(self) -> Dict[str, int]:
-        """Frames dropped since the last call, by reason."""
-        dropped = self.runner.status()["dropped"]
-        new = {reason: n - self._reported.get(reason, 0) for reason, n in dropped.items()}
-        self._reported = dropped
-        return {reason: n for reason, n in new.items() if n > 0}
-
-    def status(self) -> Dict[str, Any]:
-        return dict(self.runner.status(), name=self.label)
+    ticket: Ticket
+    began: float
+    begin_s: float
 
 
 class Daemon:
@@ -78,6 +63,10 @@ class Daemon:
         self.frame: Optional[Frame] = None
         self.outputs: List[PacedOutput] = []
         self._stop_reason: Optional[str] = None
+        self._n_interrupts = 0
+        self._states: Dict[str, str] = {}
+        self._is_out = False
+        self._n_redraws = 0
         self._recent: Deque[Frame] = collections.deque(maxlen=SUMMARY_FRAMES)
         self._first_ns = 0
         self._facts: Dict[str, Any] = {}
@@ -89,19 +78,27 @@ class Daemon:
             self._stop_reason = reason
 
     def run(self, frames: Optional[int] = None, duration_s: Optional[float] = None) -> int:
-        """Draw until stopped, or for so many frames or seconds; returns the exit code."""
+        """Draw until stopped, or for so many frames or seconds.
+
+        Returns:
+            The exit code: 0, or that of an output which should have had frames and wrote none.
+        """
         restore = self._handle_signals()
         closing: List[Callable[[], None]] = []
         reason = "fault"
         try:
+            token = self._token()
             scene = self._load_scene()
             renderer, path = self._start_renderer(scene, closing)
             telemetry = self._start_telemetry(scene, renderer, closing)
             del scene  # its arrays are on the device now
-            self._start_outputs(closing)
+            self._start_outputs(token, closing)
             self._loop(renderer, path, telemetry, frames, duration_s)
-            reason = self._stop_reason or "finished"
+            reason = "finished"
+        except _Stopped:
+            pass
         finally:
+            finished = self._stop_reason is None
             self._stop_reason = self._stop_reason or reason
             for close in reversed(closing):
                 try:
@@ -109,15 +106,20 @@ class Daemon:
                 except Exception:  # one part that cannot close must not keep the others open
                     log.exception("shutdown")
             restore()
-        return 0
+        failure = outputs.undelivered(self.outputs, finished)
+        if failure is None or self.frame is None:
+            return 0
+        log.error("error: %s", failure)
+        return failure.exit_code
 
     # ---- startup ----------------------------------------------------------------------------------------
 
     def _handle_signals(self) -> Callable[[], None]:
-        """TERM and INT end the loop cleanly; a second INT ends the process at once."""
+        """TERM and INT end the run cleanly; a second INT ends the process at once, whatever it is doing."""
 
         def handle(number: int, _: Any) -> None:
-            if number == signal.SIGINT and self._stop_reason == "SIGINT":
+            self._n_interrupts += number == signal.SIGINT
+            if self._n_interrupts > 1:
                 os._exit(130)
             self.stop(signal.Signals(number).name)
 
@@ -129,10 +131,16 @@ class Daemon:
 
         return restore
 
+    def _go_on(self, *_: int) -> None:
+        """Called between the steps of startup, which may take minutes: ends it when told to stop."""
+        if self._stop_reason is not None:
+            raise _Stopped
+
     def _load_scene(self) -> Scene:
+        self._go_on()
         settings = self.config.scene
         log.info("loading %s", settings.path)
-        scene = load(settings.path, max_gaussians=settings.max_gaussians)
+        scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=self._go_on)
         for warning in scene.warnings:
             log.warning("%s", warning)
         for cause, rows in scene.dropped.items():
@@ -150,9 +158,11 @@ class Daemon:
             camera.far,
             scene_bounds=scene.bounds(),
         )
+        self._go_on()
         backend, why = create(render.backend, render.threads)
-        log.info("%s", why)
         closing.append(backend.close)
+        log.log(severity(render.backend, backend), "%s", why)
+        self._go_on()
         renderer = Renderer(backend, scene, camera.width, camera.height, render.variant, render.background)
         closing.append(renderer.close)
         self._facts = {
@@ -165,6 +175,7 @@ class Daemon:
         return renderer, path
 
     def _start_telemetry(self, scene: Scene, renderer: Renderer, closing: List[Callable[[], None]]) -> Telemetry:
+        self._go_on()
         settings = self.config.telemetry
 
         def open_telemetry(log_dir: Optional[str]) -> Telemetry:
@@ -198,19 +209,16 @@ class Daemon:
             log.info("run log: %s", telemetry.log_path)
         return telemetry
 
-    def _start_outputs(self, closing: List[Callable[[], None]]) -> None:
+    def _start_outputs(self, token: Optional[str], closing: List[Callable[[], None]]) -> None:
         def stop_outputs() -> None:
-            stopping = [threading.Thread(target=output.runner.stop, args=(STOP_S,)) for output in self.outputs]
-            for thread in stopping:  # side by side: one that hangs must not use up the others' time
-                thread.start()
-            for thread in stopping:
-                thread.join()
+            outputs.stop(self.outputs, STOP_S)
             for output in self.outputs:
                 self._report_drops(output)
 
         closing.append(stop_outputs)
         for settings in self.config.outputs:
-            sink = create_sink(settings.uri, **self._sink_options(settings))
+            self._go_on()
+            sink = create_sink(settings.uri, **self._sink_options(settings, token))
             fps = self.config.render.target_fps or 30.0
             runner = SinkRunner(
                 sink,
@@ -222,26 +230,26 @@ class Daemon:
             self.outputs.append(PacedOutput(runner, settings.label, settings.fps))
             runner.start()
 
-    def _sink_options(self, settings: Output) -> Dict[str, Any]:
-        offered: Dict[str, Any] = {"status": self.status, "ready": self.not_ready, "token": self._token()}
+    def _sink_options(self, settings: Output, token: Optional[str]) -> Dict[str, Any]:
+        offered: Dict[str, Any] = {"status": self.status, "ready": self.not_ready, "token": token}
         if settings.quality is not None:
             offered["quality"] = settings.quality
         known = sink_options(settings.uri)
         return {name: value for name, value in offered.items() if name in known}
 
     def _token(self) -> Optional[str]:
+        """The content of http.token_file; raises ConfigError or AccessError."""
         file = self.config.http.token_file
         if file is None:
             return None
         try:
-            token = read_regular(Path(file), MAX_TOKEN_BYTES, "http.token_file").decode("ascii").strip()
-        except UnicodeDecodeError:
-            token = ""
+            raw = read_regular(Path(file), MAX_TOKEN_BYTES + 1, "http.token_file")
         except InputError as error:
-            raise ConfigError(f"http.token_file: {error}") from None
-        if len(token) < 16 or not token.isprintable() or " " in token:
+            raise ConfigError(str(error)) from None
+        token = raw.decode("ascii", "replace").strip()
+        if len(raw) > MAX_TOKEN_BYTES or len(token) < 16 or not all("!" <= letter <= "~" for letter in token):
             raise ConfigError(
-                f"{file}: http.token_file must hold one line of at least 16 printable characters; "
+                f"http.token_file {file}: must hold one line of at least 16 printable ASCII characters without spaces; "
                 "`openssl rand -hex 16 > FILE` makes one"
             )
         return token
@@ -256,36 +264,57 @@ class Daemon:
         frames: Optional[int],
         duration_s: Optional[float],
     ) -> None:
+        """Draw where the path is now, deliver, wait for the beat.
+
+        A device that works by itself (``backend.depth`` 2) draws the next frame while this thread delivers the one
+        before. That costs latency, so it is done only where drawing and delivering in turn would miss the beat.
+        """
         target_fps = self.config.render.target_fps
         period = 1.0 / target_fps if target_fps else 0.0
         started = next_tick = time.monotonic()
         self._first_ns = time.monotonic_ns()
-        states: Dict[str, str] = {}
-        delivered = False
-        while self._stop_reason is None:
+        under_way: Deque[UnderWay] = collections.deque()
+        n_begun = 0
+        overlaps = not period
+        while self._stop_reason is None and n_begun != frames:
             now = time.monotonic()
-            if frames is not None and renderer.n_frames >= frames:
-                break
             if duration_s is not None and now - started >= duration_s:
                 break
-            frame = renderer.render(path.camera_at(now - started))
-            self.frame = frame
-            self._recent.append(frame_without_picture(frame))
-            telemetry.frame(frame)
-            for output in self.outputs:
-                output.offer(frame, now)
-                self._report_drops(output)
-                state = output.runner.state
-                if state != states.get(output.label, "starting"):
-                    error = output.runner.status()["last_error"]
-                    telemetry.event("output", output=output.label, state=state, error=error)
-                    states[output.label] = state
-            if not delivered and any(output.runner.first_delivery.is_set() for output in self.outputs):
-                delivered = True
-                log.info("the first frame is out, %.1f s after start", time.monotonic() - started)
+            ticket = renderer.submit(path.camera_at(now - started))
+            under_way.append(UnderWay(ticket, now, time.monotonic() - now))
+            n_begun += 1
+            if len(under_way) > (renderer.backend.depth - 1 if overlaps else 0):
+                in_turn_s = self._deliver(renderer, under_way.popleft(), telemetry)
+                overlaps = in_turn_s > SPARE * period if overlaps else time.monotonic() - now > period
+            while under_way and not overlaps:
+                self._deliver(renderer, under_way.popleft(), telemetry)
             # a late frame moves the beat: frames that were missed are not made up for
             next_tick = max(next_tick + period, time.monotonic())
             self._sleep_until(next_tick)
+        while under_way:
+            self._deliver(renderer, under_way.popleft(), telemetry)
+
+    def _deliver(self, renderer: Renderer, begun: UnderWay, telemetry: Telemetry) -> float:
+        """Wait for a frame and hand it to everyone; returns what it would cost without overlap, seconds."""
+        frame = renderer.collect(begun.ticket)
+        drawn = time.monotonic()
+        self.frame = frame
+        self._n_redraws += frame.redraws
+        self._recent.append(figures(frame))
+        telemetry.frame(frame)
+        for output in self.outputs:
+            output.offer(frame, begun.began)
+            self._report_drops(output)
+            state = output.runner.state
+            if state != self._states.get(output.label, "starting"):
+                error = output.runner.status()["last_error"]
+                telemetry.event("output", output=output.label, state=state, error=error)
+                self._states[output.label] = state
+        if not self._is_out and any(output.runner.first_delivery.is_set() for output in self.outputs):
+            self._is_out = True
+            log.info("the first frame is out, %.1f s after start", (time.monotonic_ns() - self._first_ns) / 1e9)
+        # not frame_ms: a frame that waits behind another takes longer without being more work
+        return begun.begin_s + sum(frame.stage_ms.values()) / 1e3 + time.monotonic() - drawn
 
     def _sleep_until(self, tick: float) -> None:
         while self._stop_reason is None:
@@ -326,61 +355,13 @@ class Daemon:
         return result
 
     def not_ready(self) -> Optional[str]:
-        """None when every required output (or any, if none is required) took a frame lately; else the reason."""
-        required = [output for output in self.outputs if output.runner.required]
-        reasons = []
-        for output in required or self.outputs:
-            age = output.runner.status()["last_write_age_s"]
-            if age is not None and age <= READY_S:
-                if not required:
-                    return None
-            else:
-                reasons.append(
-                    "{}: {}".format(output.label, "no frame yet" if age is None else f"no frame for {age:.0f} s")
-                )
-        return "; ".join(reasons) or None
+        """None when the run serves its outputs; else the reason."""
+        return outputs.not_ready(self.outputs)
 
     def summary(self) -> str:
         """A table of the stage times of the last frames, for people."""
-        if not self._recent:
-            return "no frame was drawn"
-        last = self._recent[-1]
-        seconds = (last.t_mono_ns - self._recent[0].t_mono_ns) / 1e9
-        fps = (len(self._recent) - 1) / seconds if seconds > 0 else 0.0
-        lines = [
-            f"{last.index + 1} frames; the last {len(self._recent)}: {fps:.1f} FPS, {last.n_splats} splats, "
-            f"{last.n_visible} visible, {last.n_instances} instances",
-            "{:<10} {:>9} {:>9} {:>9} {:>7}".format("stage", "p50 ms", "p95 ms", "max ms", "share"),
-        ]
-        total = sum(frame.frame_ms for frame in self._recent)
-        for stage in (*STAGES, "frame"):
-            ms = np.array([f.frame_ms if stage == "frame" else f.stage_ms[stage] for f in self._recent])
-            p50, p95 = np.percentile(ms, (50, 95))
-            row = "{:<10} {:>9.2f} {:>9.2f} {:>9.2f} {:>6.1f}%"
-            lines.append(row.format(stage, p50, p95, ms.max(), 100 * ms.sum() / total))
-        for output in self.outputs:
-            status = output.status()
-            fault = f"; {status['last_error']}" if status["last_error"] else ""
-            written, dropped = status["frames_written"], status["frames_dropped"]
-            lines.append(f"{output.label}: {written} frames written, {dropped} dropped{fault}")
-        return "\n".join(lines)
+        return summary(self._recent, self._n_redraws, self.outputs)
 
     @property
     def log_path(self) -> Optional[str]:
         return self._telemetry.log_path if self._telemetry else None
-
-
-def frame_without_picture(frame: Frame) -> Frame:
-    """The frame's figures alone: the summary keeps thousands."""
-    empty = np.empty((0, 0, 3), np.uint8)
-    return Frame(
-        empty,
-        frame.index,
-        frame.t_mono_ns,
-        frame.frame_ms,
-        frame.stage_ms,
-        frame.n_splats,
-        frame.n_visible,
-        frame.n_instances,
-        frame.redraws,
-    )

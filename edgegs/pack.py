@@ -78,6 +78,13 @@ def _upload(backend: Backend, arrays: Dict[str, Tuple[np.ndarray, str]]) -> Dict
 UPLOADS = {"fp32": upload_fp32, "packed": upload_packed}
 
 
+def scene_bytes(scene: Scene, storage: str) -> int:
+    """Bytes that a scene takes on the device."""
+    if storage == "fp32":
+        return scene.nbytes
+    return scene.n_splats * (12 + 16 + -(-3 * (scene.sh_degree + 1) ** 2 // 4) * 4)
+
+
 def upload(backend: Backend, scene: Scene, storage: str) -> Dict[str, Any]:
     """Put a scene on the device; returns the fields of FrameParams (cuda/params.h) that describe it, by name.
 

@@ -21,7 +21,7 @@ from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import depth_bits, digit_plan, variant
-from edgegs.pack import upload
+from edgegs.pack import scene_bytes, upload
 from edgegs.scene import Scene
 
 C = constants()
@@ -34,6 +34,8 @@ MAX_INSTANCES = 2**31 - 1
 #: First guess of instances a splat; a wrong one costs one frame drawn twice.
 INSTANCES_PER_SPLAT = 4
 GROWTH = 1.25
+#: What the stages keep of a splat on the device, at most, bytes: 2D mean, depth, conic, colour, rectangle, count …
+SPLAT_BYTES = 8 + 4 + 16 + 12 + 8 + 4 + 8 + 16
 
 
 class Launch(NamedTuple):
@@ -91,6 +93,7 @@ class Renderer:
         self._buffers: Dict[str, Buffer] = {}
         self._instance_buffers: List[Buffer] = []
         n = self.n_splats
+        self._check_room(scene)
         # the sizes below are products of Python integers: nothing wraps before MAX_INSTANCES refuses it
         self._alloc("splat_means2d", (n, 2), "f4")
         self._alloc("splat_depths", (n,), "f4")
@@ -147,6 +150,23 @@ class Renderer:
         )
         self._plan: List[Launch] = []
         self._grow(max(1 << 14, INSTANCES_PER_SPLAT * n))
+
+    def _check_room(self, scene: Scene) -> None:
+        """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit."""
+        free = self.backend.free_memory()
+        if free is None or scene.n_splats == 0:
+            return
+        instance = 2 * (self.variant.key_bits // 8 + 4)
+        splat = (
+            scene_bytes(scene, self.variant.storage) // scene.n_splats + SPLAT_BYTES + INSTANCES_PER_SPLAT * instance
+        )
+        fixed = self.backend.depth * self.width * self.height * 3 + 4 * self._n_tiles + (1 << 20)
+        if fixed + scene.n_splats * splat > free:
+            fits = max(0, (free - fixed) // splat)
+            raise DeviceError(
+                f"{scene.n_splats:,} splats need {(fixed + scene.n_splats * splat) / 1e6:.0f} MB of device memory, "
+                f"{free / 1e6:.0f} MB are free; scene.max_gaussians: {fits} would fit"
+            )
 
     def _alloc(self, name: str, shape: Sequence[int], dtype: str) -> None:
         self._buffers[name] = self.backend.alloc(name, shape, dtype)

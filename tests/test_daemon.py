@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import cv2
 import pytest
 import scenes
 
+from edgegs.kernels.variants import default_variant
 from edgegs.scene import write_ply
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +78,7 @@ def test_frames_reach_every_output_and_the_log(folder):
     assert set(drawn[0]["stage_ms"]) == {"project", "duplicate", "sort", "ranges", "rasterize"}
     assert log[0]["scene"]["n_splats"] == 300
     assert len(log[0]["scene"]["sha256"]) == 64
-    assert (log[0]["backend"], log[0]["variant"]) == ("host", "baseline")
+    assert (log[0]["backend"], log[0]["variant"]) == ("host", default_variant().name)
     video = cv2.VideoCapture(str(folder / "out.avi"))
     n = 0
     while video.read()[0]:
@@ -162,6 +165,78 @@ def test_a_failing_output_does_not_stop_the_others(folder):
     assert re.search(r"blocked/out.png: 0 frames written", out)
     events = [record for record in records(folder) if record["type"] == "event" and record.get("kind") == "output"]
     assert any("blocked" in event["output"] and event["state"] == "retrying" for event in events)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    ['["file://blocked/a.png", "file://blocked/b.png"]', '["null:", {uri: "file://blocked/a.png", required: true}]'],
+)
+def test_a_run_that_delivered_nothing_says_so(folder, outputs):
+    (folder / "blocked").write_text("a file where a folder should be")
+    code, out, err = finish(start(write_config(folder, outputs), "--frames", "3"))
+    assert code == 73
+    assert re.search(r"^3 frames", out)
+    (line,) = [line for line in err.splitlines() if "error:" in line]
+    assert "no frame was delivered to" in line
+    assert "blocked/a.png" in line
+
+
+def test_a_port_that_is_taken_ends_the_run_with_its_code(folder):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        config = write_config(folder, f'["mjpeg://127.0.0.1:{taken.getsockname()[1]}"]')
+        code, _, err = finish(start(config, "--frames", "3"))
+    assert code == 69
+    assert "no frame was delivered" in err
+
+
+def test_a_stdout_that_cannot_be_written_costs_the_summary_not_the_picture(folder):
+    config = write_config(folder, '["file://good.png"]')
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "edgegs", "run", config, "--frames", "2"]
+        done = subprocess.run(command, cwd=str(ROOT), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 73
+    assert "Traceback" not in done.stderr
+    assert "standard output cannot be written" in done.stderr
+    assert (folder / "good.png").exists()
+
+
+def test_the_unit_waits_for_a_late_disk_and_for_the_outputs():
+    from edgegs.daemon import STOP_S
+
+    unit = configparser.ConfigParser(strict=True)
+    unit.optionxform = str
+    unit.read(str(ROOT / "systemd" / "edgegs.service"))
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert float(unit["Service"]["RestartSec"]) >= 10
+    assert unit["Service"]["RestartPreventExitStatus"].split() == ["77", "78"]
+    assert float(unit["Service"]["TimeoutStopSec"]) >= 2 * STOP_S
+
+
+@pytest.mark.parametrize("frames", ["0", "-1", "x", "9" * 5000])
+def test_frames_must_be_a_number(folder, frames):
+    code, _, err = finish(start(write_config(folder), "--frames", frames))
+    assert code == 2
+    assert "expected a whole number from 1 to" in err
+
+
+def test_the_commands_of_the_readme_work_in_a_fresh_checkout(tmp_path, kernels):
+    """With fewer splats and seconds, without pip, and with no port that somebody else may have."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"## Use it\n```sh\n(.*?)```", text, re.DOTALL).group(1)
+    assert re.match(r"pip install '\.\[report\]'.*\n", block)
+    block = block.split("\n", 1)[1].replace("-n 300000", "-n 3000").replace("--duration 10", "--duration 0.5")
+    shutil.copytree(str(ROOT / "configs"), str(tmp_path / "configs"))
+    script = 'set -e; edgegs() { "$PYTHON" -m edgegs "$@"; }\n' + block
+    environment = dict(
+        os.environ, PYTHON=sys.executable, PYTHONPATH=str(ROOT), EDGEGS__OUTPUTS='["file://../out/demo.mp4"]'
+    )
+    done = subprocess.run(["sh", "-c", script], cwd=str(tmp_path), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {"room.ply", "room.png", "demo.mp4", "runs", "report.html"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
 def test_a_log_that_cannot_be_written_costs_the_log_not_the_picture(folder):

@@ -1,18 +1,25 @@
-"""Building kernels with NVRTC, the manifest, and refusing what does not fit."""
+"""Building the real kernels, the host backend's library, and falling back where neither can be had."""
 
 from __future__ import annotations
 
 import json
+import logging
+import runpy
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import open_backend
 
-from edgegs.backends import create
+from edgegs.backends import create, severity
+from edgegs.backends.host import HostBackend
 from edgegs.cli import main
-from edgegs.errors import DeviceError
-from edgegs.kernels.manifest import MANIFEST, read_manifest, source_hash
-from edgegs.kernels.toolchains import parse_ptxas
+from edgegs.errors import AccessError, DeviceError, OutputError, UsageError
+from edgegs.kernels import manifest
+from edgegs.kernels.build import build
+from edgegs.kernels.manifest import MANIFEST, Image, read_manifest, source_hash, store
 from edgegs.kernels.variants import BASELINE, VARIANTS, variant
 
 
@@ -22,6 +29,57 @@ def nvrtc_images(kernels, tmp_path_factory):
     code = main(["kernels", "build", "--toolchain", "nvrtc", "--arch", "sm_53", "--arch", "sm_89"])
     assert code == 0
     return kernels
+
+
+def test_list_marks_the_library_that_this_machine_takes(nvrtc_images, monkeypatch, capsys):
+    from edgegs.kernels import gpu
+
+    monkeypatch.setattr(gpu, "detect", lambda: (None, "no driver"))
+    capsys.readouterr()
+    assert main(["kernels", "list", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {Path(row["path"]).name: row for row in document["images"]}
+    assert rows["host.so"]["selected"]
+    assert rows["host.so"]["why"] == "runs on this processor"
+    assert rows["sm_53.cubin"]["selected"] is False
+    assert "no driver" in rows["sm_53.cubin"]["why"]
+    assert set(document["variants"]) == set(VARIANTS)
+    assert document["gpu"] is None
+
+    found = gpu.Gpu("made up", (5, 3), 4 << 30, "10.2")
+    monkeypatch.setattr(gpu, "detect", lambda: (found, ""))
+    assert main(["kernels", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "* sm_53                cubin" in out
+    assert "  sm_89                cubin" in out
+    assert "for another GPU than this sm_53" in out
+    assert "built for this GPU" in out
+    assert "* host " in out
+
+
+def test_clang_builds_the_same_pictures(kernels, tmp_path, monkeypatch):
+    """The fast build, by the other compiler: every byte of every variant."""
+    if shutil.which("clang++") is None:
+        pytest.skip("no clang++: its build of the kernels is not tested")
+    import numpy as np
+    import scenes
+
+    from edgegs.renderer import Renderer
+
+    def pictures():
+        for name in VARIANTS:
+            with open_backend("host") as backend:
+                renderer = Renderer(backend, scenes.cloud(700, seed=4), 97, 81, name)
+                yield name, renderer.render(scenes.camera(97, 81)).image.copy()
+
+    expected = dict(pictures())
+    monkeypatch.setenv("CXX", "clang++")
+    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
+    (outcome,) = build(["host"])
+    assert outcome.image is not None, outcome.reason
+    assert "clang" in outcome.image.compiler
+    for name, picture in pictures():
+        np.testing.assert_array_equal(picture, expected[name], err_msg=name)
 
 
 def test_nvrtc_builds_every_entry_for_both_gpus(nvrtc_images, capsys):
@@ -127,7 +185,8 @@ def test_nothing_built_falls_back_to_the_reference_and_says_so(tmp_path, monkeyp
     assert "edgegs kernels build" in why
 
 
-def test_building_one_keeps_the_others(own_cache):
+def test_building_one_keeps_the_others(own_cache, monkeypatch):
+    monkeypatch.setenv("CXX", str(fake_compiler(own_cache.parent)))
     assert main(["kernels", "build", "--arch", "host"]) == 0
     assert {image.arch for image in read_manifest(own_cache)} >= {"host", "host-check"}
     assert all(image.source_hash == source_hash() for image in read_manifest(own_cache))
@@ -140,22 +199,142 @@ def test_the_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, capsys
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
+def test_a_cache_without_permission_is_named_and_auto_falls_back(monkeypatch, capsys):
+    """/sys refuses root, too."""
+    monkeypatch.setenv("EDGEGS_CACHE", "/sys/edgegs-cache")
+    assert main(["kernels", "build", "--arch", "host"]) == 77
+    assert "/sys/edgegs-cache/kernels: permission denied; set EDGEGS_CACHE" in capsys.readouterr().err
+    with pytest.raises(AccessError, match="set EDGEGS_CACHE"):
+        create("host", may_compile=True)
+    backend, why = create("auto", may_compile=True)
+    assert backend.name == "reference"
+    assert "/sys/edgegs-cache" in why
+    assert severity("auto", backend) == logging.WARNING
+    assert severity("reference", backend) == logging.INFO
+
+
+def no_home(monkeypatch):
+    """A user whom the system does not know, in an environment without HOME."""
+    import pwd
+
+    for name in ("EDGEGS_CACHE", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def test_without_a_home_folder_reading_goes_on_and_building_says_what_to_set(monkeypatch, capsys):
+    no_home(monkeypatch)
+    assert "not built" in refused()
+    assert main(["kernels", "list"]) == 0
+    assert main(["kernels", "build", "--arch", "host"]) == 77
+    assert "set EDGEGS_CACHE" in capsys.readouterr().err
+    backend, why = create("auto", may_compile=True)
+    assert backend.name == "reference"
+    assert "set EDGEGS_CACHE" in why
+
+
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["scratch", "image"])
+def test_a_full_disk_is_named_and_leaves_what_was_there(own_cache, monkeypatch, where, capsys):
+    before = {path.name: path.read_bytes() for path in own_cache.iterdir()}
+    monkeypatch.setenv("CXX", str(fake_compiler(own_cache.parent)))
+    if where == "scratch":
+        monkeypatch.setattr("edgegs.kernels.build.tempfile.TemporaryDirectory", full)
+    else:
+        monkeypatch.setattr(manifest.os, "fchmod", full)  # the image is written, and then the disk is full
+    assert main(["kernels", "build", "--arch", "host"]) == 73
+    err = capsys.readouterr().err
+    assert f"{own_cache}: cannot be written (No space left on device)" in err
+    assert {path.name: path.read_bytes() for path in own_cache.iterdir()} == before
+
+
+def fake_compiler(folder):
+    path = folder / "fake-c++"
+    path.write_text('#!/bin/sh\nwhile [ "$1" ]; do [ "$1" = -o ] && echo fake > "$2"; shift; done\necho fake 1.0\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_compiler_that_fails_lets_auto_fall_back_with_its_words(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    backend, why = create("auto", may_compile=True)
+    assert backend.name == "reference"
+    assert str(tmp_path / "none") in why
+
+
 def test_no_compiler_is_said(tmp_path, monkeypatch, kernels):
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
     monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
     assert main(["kernels", "build", "--arch", "host"]) == 69
 
 
-def test_ptxas_words_are_read():
-    log = (
-        "ptxas info    : Compiling entry function 'a' for 'sm_53'\nptxas info    : Function properties for a\n"
-        "    8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads\n"
-        "ptxas info    : Used 40 registers, 10240 bytes smem, 712 bytes cmem[0]\n"
-    )
-    assert parse_ptxas(log) == {"a": {"registers": 40, "spill_bytes": 28, "shared_bytes": 10240}}
-
-
 def test_variants_by_name():
-    assert variant("auto") is BASELINE
+    assert variant("auto") in VARIANTS.values()
+    assert variant("baseline") is BASELINE
     with pytest.raises(DeviceError, match="did you mean 'baseline'"):
         variant("basline")
+
+
+@pytest.mark.parametrize("threads", [-1, 1025, 10**9])
+def test_absurd_numbers_of_threads_are_refused(kernels, threads):
+    with pytest.raises(UsageError, match="expected 0"):
+        HostBackend(threads=threads)
+
+
+def test_blocks_are_a_few_a_thread_but_not_without_limit(kernels):
+    for threads, blocks in ((1, 8), (2, 16), (70, 512)):
+        with HostBackend(threads=threads) as backend:
+            assert backend.n_blocks == blocks
+
+
+def test_threads_that_cannot_be_started_are_a_device_error(tmp_path, monkeypatch):
+    source = tmp_path / "none.c"
+    functions = ("destroy", "launch", "kernel")
+    source.write_text(
+        "void *edgegs_host_create(int n) { return (void *)(long)(n < 0); }"
+        + "".join(f"void edgegs_host_{name}(void) {{}}" for name in functions)
+    )
+    library = tmp_path / "none.so"
+    subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    image = Image("host.so", "host", "so", [], "fake", [], source_hash(), "")
+    store(tmp_path / "kernels", image, library.read_bytes())
+    with pytest.raises(DeviceError, match="1000 threads cannot be started"):
+        HostBackend(threads=1000)
+    backend, why = create("auto", threads=1000)
+    assert backend.name == "reference"
+    assert "1000 threads" in why
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a compiler gone mad"), AccessError("no"), OutputError("full")])
+def test_installing_survives_whatever_happens_to_the_kernels(monkeypatch, tmp_path, capsys, error):
+    setuptools = pytest.importorskip("setuptools")
+    from setuptools.command.build_py import build_py
+
+    import edgegs.kernels.build
+
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **keywords: given.update(keywords))
+    monkeypatch.setattr(build_py, "run", lambda self: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    runpy.run_path(str(Path(__file__).resolve().parent.parent / "setup.py"))
+    command = given["cmdclass"]["build_py"](given["distclass"]())
+    command.editable_mode, command.build_lib = False, str(tmp_path)
+
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(edgegs.kernels.build, "build", fail)
+    command.run()
+    out = capsys.readouterr().out
+    assert str(error) in out
+    assert "edgegs kernels build" in out

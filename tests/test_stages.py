@@ -18,7 +18,8 @@ SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 700)
 def both(backend, scene, camera):
     """The scene drawn by the kernels and by the twin."""
     renderers = [
-        Renderer(b, scene, camera.width, camera.height, "baseline", keep_float=True) for b in (backend, ReferenceBackend())
+        Renderer(b, scene, camera.width, camera.height, "baseline", keep_float=True)
+        for b in (backend, ReferenceBackend())
     ]
     return [(renderer, renderer.render(camera)) for renderer in renderers]
 

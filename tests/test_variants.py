@@ -1,4 +1,4 @@
-"""Every variant against the float64 twin of the same culling, by the image bar; and the proofs behind the approximations."""
+"""Every variant against the float64 twin of the same culling, by the image bar; the proofs of the approximations."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_combination_draws_the_cloud(kernels, exact_clouds, name, drawn_by
     assert abs(frame.n_instances - expected.n_instances) <= 0.01 * expected.n_instances + 5
 
 
-@pytest.mark.parametrize("name", NAMED + ["fp32-split-tight-exact-warp", "fp32-packed32-radius-fast-dual"])
+@pytest.mark.parametrize("name", [*NAMED, "fp32-split-tight-exact-warp", "fp32-packed32-radius-fast-dual"])
 @pytest.mark.parametrize("n", [0, 1, 33, 257, 1500])
 def test_host_builds_give_equal_bytes(kernels, name, n):
     scene, camera = scenes.cloud(n, seed=n, size=0.1), scenes.camera(97, 81)
@@ -133,7 +133,7 @@ def test_schraudolphs_relative_error_over_the_range_that_is_drawn():
     relative = schraudolph(x) / np.exp(x) - 1
     assert np.abs(relative).max() < 0.0312  # the paper says "about 0.03"
     assert np.abs(relative).max() > 0.0311  # no better, either: the test looks at the right thing
-    assert twin.C.BITS_BIAS == pytest.approx(127 - 0.045677, abs=1e-6)
+    assert pytest.approx(127 - 0.045677, abs=1e-6) == twin.C.BITS_BIAS
 
 
 def test_schraudolphs_pixel_error_is_bounded_whatever_the_number_of_blends():
@@ -232,7 +232,7 @@ def test_tight_culling_drops_nothing_that_alpha_reaches(host, seed):
     x, y = np.meshgrid(np.arange(200) + 0.5, np.arange(160) + 0.5)
     centres = np.stack([x.ravel(), y.ravel()], axis=1)
     tiles = ((centres[:, 1] // 16) * 13 + centres[:, 0] // 16).astype(int)
-    seen = np.nonzero((scene.means[:, 2] > 0.201))[0]
+    seen = np.nonzero(scene.means[:, 2] > 0.201)[0]
     reached = idle = 0
     for splat in seen:
         needed = set(np.unique(tiles[twin.alphas_of(p, np.array([splat]), centres)[0] > 0]).tolist())

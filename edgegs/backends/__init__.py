@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import List, Tuple
 
 from edgegs.backends.base import Backend, Buffer, Params
-from edgegs.errors import DeviceError, UsageError
+from edgegs.errors import AccessError, DeviceError, OutputError, UsageError
 
-__all__ = ["BACKENDS", "Backend", "Buffer", "Params", "create"]
+__all__ = ["BACKENDS", "Backend", "Buffer", "Params", "create", "severity"]
 
 BACKENDS = ("auto", "cuda", "host", "reference")
 
@@ -21,7 +22,9 @@ def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> T
         may_compile: build the host kernels if they are missing or stale (never in the daemon).
 
     Raises:
+        UsageError: no such backend, or a number of threads that no machine has.
         DeviceError: the backend asked for cannot be used here; the message says what to run.
+        AccessError, OutputError: ``host`` was asked for and must be built, but the cache cannot be written.
     """
     if name not in BACKENDS:
         raise UsageError(f"no backend {name!r} (there are: {', '.join(BACKENDS)})")
@@ -42,13 +45,19 @@ def create(name: str = "auto", threads: int = 0, may_compile: bool = False) -> T
             if may_compile:
                 _build_if_stale()
             return _opened(HostBackend(threads), name, missing)
-        except DeviceError as error:
+        except (DeviceError, AccessError, OutputError) as error:
             if name == "host":
                 raise
             missing.append(f"no host: {error}")
     from edgegs.backends.reference import ReferenceBackend
 
     return _opened(ReferenceBackend(), name, missing)
+
+
+def severity(asked: str, backend: Backend) -> int:
+    """The level at which the sentence of ``create`` is worth logging: a warning where ``auto`` came down to the
+    reference, which is many times slower than what was meant."""
+    return logging.WARNING if asked == "auto" and backend.name == "reference" else logging.INFO
 
 
 def _opened(backend: Backend, asked: str, missing: List[str]) -> Tuple[Backend, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -92,6 +92,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def elapsed_ms(self, start: Any, end: Any) -> float:
         """Milliseconds between two marks, once both are reached."""
+
+    def free_memory(self) -> Optional[int]:
+        """Bytes that can still be allocated; None where nobody knows."""
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:

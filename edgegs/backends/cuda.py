@@ -50,7 +50,10 @@ class CudaFetch(Fetch):
         self._done = done
 
     def wait(self) -> List[np.ndarray]:
-        self._done.synchronize()
+        try:
+            self._done.synchronize()
+        except driver.Error as error:
+            raise DeviceError(f"the GPU failed while drawing a frame: {error}") from None
         # out of the staging memory, which the next frame in this slot reuses
         return [array.copy() for array in self._staged]
 
@@ -185,6 +188,9 @@ class CudaBackend(Backend):
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
         return float(end.time_since(start))
+
+    def free_memory(self) -> int:
+        return int(driver.mem_get_info()[0])
 
     def close(self) -> None:
         if self._open:

@@ -18,42 +18,18 @@ import numpy as np
 from edgegs.backends.base import Backend, Buffer, Params
 from edgegs.errors import DeviceError, EdgegsError, UsageError
 from edgegs.kernels.headers import struct_dtype
-from edgegs.kernels.manifest import REBUILD, Image, file_sha256, image_dirs, read_manifest, source_hash
-from edgegs.kernels.toolchains import cpu_flags
+from edgegs.kernels.manifest import REBUILD
+from edgegs.kernels.select import find_library
 
-
-def find_library(arch: str = "host") -> Path:
-    """The newest-built usable library of that build; DeviceError says why there is none and what to run."""
-    rebuild = REBUILD if arch == "host" else f"{REBUILD[:-1]} --arch {arch}`"
-    reason = "not built"
-    for folder in image_dirs():
-        for image in read_manifest(folder):
-            if image.arch != arch:
-                continue
-            reason = _why_not(folder, image)
-            if not reason:
-                return folder / image.file
-    raise DeviceError(f"the {arch} kernels are {reason}; {rebuild}")
-
-
-def _why_not(folder: Path, image: Image) -> str:
-    if image.source_hash != source_hash():
-        return "built from another version of the source"
-    missing = set(image.cpu_flags) - set(cpu_flags())
-    if missing:
-        return "built for another processor (this one lacks {})".format(", ".join(sorted(missing)[:4]))
-    path = folder / image.file
-    if not path.is_file():
-        return f"missing ({path} is gone)"
-    if file_sha256(path) != image.sha256:
-        return f"damaged ({path} does not match its manifest)"
-    return ""
+#: Most threads that may be asked for: no machine has more processors, and each takes memory for its stack.
+MAX_THREADS = 1024
+#: Most blocks of a partitioned launch: the sort keeps a row of counters for each.
+MAX_BLOCKS = 512
 
 
 class HostParams(Params):
     def __init__(self, struct: str) -> None:
         self.record = np.zeros((), struct_dtype(struct))
-        self.pointers = {name for name, (kind, _) in self.record.dtype.fields.items() if kind == np.uint64}  # type: ignore[union-attr]
         self.address = self.record.ctypes.data
 
     def set(self, **fields: Any) -> None:
@@ -64,11 +40,19 @@ class HostParams(Params):
 
 
 class HostBackend(Backend):
-    """Runs on ``threads`` operating-system threads (0: as many as this process may use)."""
+    """Runs on ``threads`` operating-system threads (0: as many as this process may use).
+
+    Raises:
+        UsageError: ``threads`` is not from 0 to 1024, or the fast build is asked to shuffle.
+        DeviceError: there is no usable library, or the system refuses so many threads; the message says what to do.
+    """
 
     name = "host"
 
     def __init__(self, threads: int = 0, arch: str = "host", shuffle_seed: int = 0) -> None:
+        self._pool: Optional[int] = None
+        if not 0 <= threads <= MAX_THREADS:
+            raise UsageError(f"{threads} threads: expected 0 (all that this process may use) to {MAX_THREADS}")
         path = find_library(arch)
         try:
             self._lib = ctypes.CDLL(str(path))
@@ -93,12 +77,14 @@ class HostBackend(Backend):
                 raise UsageError("only the host-check builds can shuffle the order of threads")
             self._lib.edgegs_host_shuffle.argtypes = [ctypes.c_uint64]
             self._lib.edgegs_host_shuffle(shuffle_seed)
-        n_threads = threads or len(os.sched_getaffinity(0))
-        self._pool: Optional[int] = self._lib.edgegs_host_create(n_threads)
+        n_threads = threads or min(len(os.sched_getaffinity(0)), MAX_THREADS)
+        self._pool = self._lib.edgegs_host_create(n_threads) or None
+        if self._pool is None:
+            raise DeviceError(f"{n_threads} threads cannot be started here; ask for fewer (render.threads, --threads)")
         self.device = "{}, {} thread{}".format(_processor(), n_threads, "" if n_threads == 1 else "s")
         self.image = path.name
         # a few shares a thread: enough to balance, few enough that their tables stay small
-        self.n_blocks = 8 * n_threads
+        self.n_blocks = min(8 * n_threads, MAX_BLOCKS)
 
     def kernels(self) -> Sequence[str]:
         """Names of the entries in the library."""

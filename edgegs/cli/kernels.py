@@ -15,9 +15,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     build.add_argument(
         "--arch", action="append", metavar="ARCH", help="host, host-check, sm_53, sm_89, …; may be repeated"
     )
-    build.add_argument("--toolchain", choices=("auto", "nvrtc"), default="auto", help="compiler of the GPU images")
+    build.add_argument(
+        "--toolchain",
+        choices=("auto", "nvcc", "nvrtc"),
+        default="auto",
+        help="compiler of the GPU images (default: the first that can compile for the architecture)",
+    )
     build.add_argument("--json", action="store_true", help="print what was built as JSON")
-    listing = verbs.add_parser("list", help="the images that are there, and the variants")
+    listing = verbs.add_parser("list", help="the images that are there, which this machine takes, and the variants")
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -32,6 +37,7 @@ def _row(image: Any, folder: str, current: bool) -> Dict[str, Any]:
         "kind": image.kind,
         "variant": ", ".join(image.variants),
         "compiler": image.compiler,
+        "ptxas": image.ptxas,
         "registers": image.worst("registers"),
         "spills": image.worst("spill_bytes"),
         "shared_bytes": image.worst("shared_bytes"),
@@ -67,24 +73,34 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from edgegs.kernels.manifest import REBUILD, image_dirs, read_manifest, source_hash
+    from edgegs.kernels import gpu
+    from edgegs.kernels.manifest import REBUILD, is_gpu_arch, source_hash
+    from edgegs.kernels.select import every_image, verdicts
     from edgegs.kernels.variants import VARIANTS
 
-    rows = [
-        _row(image, str(folder), image.source_hash == source_hash())
-        for folder in image_dirs()
-        for image in read_manifest(folder)
-    ]
+    found, reasons = every_image()
+    device, no_gpu = gpu.detect() if any(is_gpu_arch(one.image.arch) for one in found) else (None, "")
+    capability = device.capability if device else None
+    judged = verdicts(found, capability, f"no GPU to run it: {no_gpu}")
+    rows = []
+    for one in found:
+        row = _row(one.image, str(one.folder), one.image.source_hash == source_hash())
+        verdict = judged[one.path]
+        rows.append(dict(row, selected=verdict.selected, why=verdict.why))
     if args.json:
         variants = {name: {"entries": v.entries, "says": v.says} for name, v in VARIANTS.items()}
-        print(json.dumps({"images": rows, "variants": variants}))
+        gpu_facts = device._asdict() if device else None
+        print(json.dumps({"images": rows, "variants": variants, "gpu": gpu_facts, "unreadable": reasons}))
         return 0
-    if not rows:
-        print(f"no kernels are built; {REBUILD}")
+    for reason in reasons:
+        print(f"edgegs: warning: {reason}", file=sys.stderr)
+    print("images (* is what this machine takes):" if rows else f"no kernels are built; {REBUILD}")
     for row in rows:
         used = "" if row["registers"] is None else ", up to {registers} registers, {spills} bytes spilled".format(**row)
-        stale = "" if row["current"] else f"  STALE: built from another source; {REBUILD}"
-        print("{arch:<22} {kind:<6} {variant}: {compiler}{0}{1}".format(used, stale, **row))
+        stale = "" if row["current"] else f"  STALE: {REBUILD}"
+        mark = "*" if row["selected"] else " "
+        print("{0} {arch:<20} {kind:<5}  {compiler}{1}{2}".format(mark, used, stale, **row))
+        print("{:<29}{}; {}".format("", row["why"], row["path"]))
     print("variants:")
     for name, v in VARIANTS.items():
         print(f"  {name:<10} {v.says}")

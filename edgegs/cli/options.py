@@ -6,6 +6,9 @@ import argparse
 import re
 from typing import Sequence, Tuple
 
+#: As for render.threads of a configuration.
+MAX_THREADS = 1024
+
 
 def size(text: str) -> Tuple[int, int]:
     """``640x480`` -> (640, 480)."""
@@ -48,9 +51,27 @@ class _Bounded:
         return value
 
 
+def whole(low: int, high: int) -> _Whole:
+    """A parser for a whole number of a range."""
+    return _Whole(low, high)
+
+
+class _Whole:
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, text: str) -> int:
+        value = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) else None
+        if value is None or not self.low <= value <= self.high:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {self.low} to {self.high}")
+        return value
+
+
 def add_backend_options(
     parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "cuda", "host", "reference")
 ) -> None:
     parser.add_argument("--backend", choices=backends, default="auto", help="who draws (default: the best there is)")
     parser.add_argument("--variant", default="auto", help="see `edgegs kernels list`")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="of the host backend; 0 takes all")
+    parser.add_argument(
+        "--threads", type=whole(0, MAX_THREADS), default=0, metavar="N", help="of the host backend; 0 takes all"
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import re
 from typing import TYPE_CHECKING, Any, List
 
-from edgegs.cli.options import add_backend_options, bounded, size, triple
-from edgegs.errors import AccessError, InputError, OutputError, UsageError
+from edgegs.cli.options import add_backend_options, bounded, size, triple, whole
+from edgegs.errors import AccessError, DeviceError, InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from edgegs.camera import Camera
@@ -31,8 +33,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--target", type=triple, metavar="x,y,z", help="what it looks at (default: the scene's centre)")
     parser.add_argument("--up", type=triple, metavar="x,y,z", help="default: as the scene's file says, else 0,-1,0")
     parser.add_argument("--background", type=triple, metavar="r,g,b", default=(0.0, 0.0, 0.0), help="0..1 each")
-    parser.add_argument("--max-gaussians", type=int, metavar="N", help="draw at most N splats")
-    parser.add_argument("--repeat", type=int, metavar="N", default=1, help="draw N times and report the last")
+    parser.add_argument("--max-gaussians", type=whole(1, 2**31 - 1), metavar="N", help="draw at most N splats")
+    parser.add_argument(
+        "--repeat", type=whole(1, 10**9), metavar="N", default=1, help="draw N times and report the last"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object about the frame")
     add_backend_options(parser)
     return parser
@@ -40,7 +44,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     check_arguments(args)
-    from edgegs.backends import create
+    from edgegs.backends import create, severity
     from edgegs.renderer import Renderer
     from edgegs.scene import load
 
@@ -49,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         log.warning("%s", warning)
     camera = choose_camera(args, scene)
     backend, why = create(args.backend, args.threads, may_compile=True)
-    log.info("%s", why)
+    log.log(severity(args.backend, backend), "%s", why)
     with backend:
         renderer = Renderer(backend, scene, camera.width, camera.height, args.variant, args.background)
         for _ in range(args.repeat):
@@ -91,12 +95,15 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--view brings its own eye, target and field of view; leave --eye, --target, --fov out")
     if args.target and not args.eye:
         raise UsageError("--target needs --eye")
-    for name, low in (("repeat", 1), ("threads", 0), ("max_gaussians", 1)):
-        value = getattr(args, name)
-        if value is not None and value < low:
-            raise UsageError("--{} {}: must be at least {}".format(name.replace("_", "-"), value, low))
     if not all(0 <= value <= 1 for value in args.background):
         raise UsageError("--background: each value must be from 0 to 1")
+    from edgegs.kernels.variants import variant
+
+    try:
+        variant(args.variant)
+    except DeviceError as error:
+        # the message begins with the configuration's key, which means nothing here
+        raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
 
 
 def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
@@ -105,10 +112,10 @@ def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
 
     if args.view:
         file, colon, index = args.view.rpartition(":")
-        if not colon or not index.lstrip("-").isdigit():
+        if not colon or not re.fullmatch(r"\d{1,9}", index, re.ASCII):
             raise UsageError(f"--view {args.view}: expected CAMERAS.json:INDEX, such as cameras.json:0")
         views: List[Camera] = load_cameras_json(file)
-        if not 0 <= int(index) < len(views):
+        if int(index) >= len(views):
             raise InputError(f"{file}: has views 0 to {len(views) - 1}, not {index}")
         view = views[int(index)]
         return view.with_size(*args.size) if args.size else view
@@ -138,3 +145,6 @@ def write_picture(path: str, image: Any) -> None:
         raise AccessError(f"{path}: permission denied") from None
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        with contextlib.suppress(OSError):  # there is one only after a failure
+            os.unlink(temporary)

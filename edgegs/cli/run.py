@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
-from edgegs.cli.options import bounded
-from edgegs.errors import ConfigError, UsageError
+from edgegs.cli.options import bounded, whole
+from edgegs.errors import ConfigError
 
 #: Taken when no configuration is named.
 SERVICE_CONFIG = "/etc/edgegs/edgegs.yaml"
@@ -19,7 +18,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "config", metavar="CONFIG", nargs="?", default=SERVICE_CONFIG, help="default: " + SERVICE_CONFIG
     )
-    parser.add_argument("--frames", type=int, metavar="N", help="stop after N frames")
+    parser.add_argument("--frames", type=whole(1, 10**12), metavar="N", help="stop after N frames")
     parser.add_argument("--duration", type=bounded(0, 1e9), metavar="S", help="stop after S seconds")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the configuration"
@@ -28,8 +27,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.frames is not None and args.frames < 1:
-        raise UsageError(f"--frames {args.frames}: must be at least 1")
     from edgegs.config import load_config
 
     config = load_config(args.config, args.set)
@@ -41,9 +38,15 @@ def main(args: argparse.Namespace) -> int:
     code = daemon.run(args.frames, args.duration)
     print(daemon.summary())
     if daemon.log_path:
-        print("log: " + os.path.relpath(daemon.log_path))
-    sys.stdout.flush()
+        print("log: " + _from_here(daemon.log_path))
     return code
+
+
+def _from_here(path: str) -> str:
+    try:
+        return os.path.relpath(path)
+    except OSError:  # the folder that the run was started in has been deleted
+        return path
 
 
 def _check_variant(name: str, file: str) -> None:

@@ -1,21 +1,26 @@
-"""The compilers: NVRTC for the GPU images (from its PyPI wheel or a CUDA toolkit), a C++14 compiler for the host.
+"""The compilers: nvcc and NVRTC for the GPU images, a C++14 compiler for the host.
 
-Only the standard library is needed here: the installer uses this module before anything else is installed.
+Only the standard library is needed here and in nvcc.py and nvrtc.py: the installer uses them before anything else is
+installed.
 """
 
 from __future__ import annotations
 
-import ctypes
-import glob
-import importlib.util
+import abc
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgegs.errors import DeviceError
+
+#: How long a compiler may take to say what it is, seconds: the first start from a board's SD card is slow.
+PROBE_TIMEOUT_S = 20.0
+
+TOOLCHAINS = ("auto", "nvcc", "nvrtc")
 
 
 class Compiled(NamedTuple):
@@ -24,6 +29,70 @@ class Compiled(NamedTuple):
     image: bytes
     log: str
     entries: Dict[str, Dict[str, int]]
+
+
+class GpuToolchain(abc.ABC):
+    """A compiler of GPU images; making one raises DeviceError when it cannot be used at all."""
+
+    #: kind and release, such as "nvcc 11.8"
+    name: str
+    #: where it lies
+    path: str
+    #: version of the assembler that makes cubins, where that is a program of its own
+    ptxas: str = ""
+
+    @abc.abstractmethod
+    def architectures(self) -> List[str]:
+        """What it can compile for, such as ``sm_53``, in ascending order; empty when it cannot tell."""
+
+    @abc.abstractmethod
+    def flags(self, arch: str, kind: str) -> List[str]:
+        """The options it is called with."""
+
+    @abc.abstractmethod
+    def compile(self, source: Path, arch: str, kind: str) -> Compiled:
+        """Compile to a cubin or PTX (``kind``); a refusal is a DeviceError with the compiler's own words."""
+
+    def why_not(self, arch: str) -> str:
+        """Why it cannot compile for ``arch``; empty when it can, or when it cannot tell."""
+        known = self.architectures()
+        if not known or arch in known:
+            return ""
+        return f"{self.name} cannot compile for {arch} (it knows {known[0]} to {known[-1]})"
+
+
+class Toolchains(NamedTuple):
+    """The GPU compilers of this machine, the first choice first, and why others that were looked for are missing."""
+
+    found: List[GpuToolchain]
+    missing: List[str]
+
+
+def find_toolchains(which: str = "auto", timeout_s: float = PROBE_TIMEOUT_S) -> Toolchains:
+    """The compilers that ``--toolchain which`` may use, in the order in which they are asked.
+
+    ``auto`` asks NVRTC first, because it needs no host compiler. A Tegra board asks nvcc first: its driver knows the
+    toolkit that came with it, and may refuse what a newer one makes.
+    """
+    from edgegs.kernels.nvcc import find_nvcc
+    from edgegs.kernels.nvrtc import find_nvrtc
+
+    order = [which] if which != "auto" else (["nvcc", "nvrtc"] if is_tegra() else ["nvrtc", "nvcc"])
+    found: List[GpuToolchain] = []
+    missing: List[str] = []
+    for kind in order:
+        here, reasons = find_nvcc(timeout_s) if kind == "nvcc" else find_nvrtc()
+        found += here
+        missing += reasons
+    return Toolchains(found, missing)
+
+
+def is_tegra(compatible: str = "/proc/device-tree/compatible") -> bool:
+    """Whether this is a Jetson (or another Tegra board)."""
+    try:
+        return b"nvidia,tegra" in Path(compatible).read_bytes()
+    except OSError:
+        return False
 
 
 def parse_ptxas(log: str) -> Dict[str, Dict[str, int]]:
@@ -48,105 +117,89 @@ def parse_ptxas(log: str) -> Dict[str, Dict[str, int]]:
     return entries
 
 
-class Nvrtc:
-    """NVRTC through ctypes. Raises DeviceError where no library is found."""
+def by_version(paths: Sequence[str]) -> List[str]:
+    """Paths with the highest version number first: cuda-12.10 stands before cuda-12.9, and both before cuda-9.2."""
 
-    def __init__(self) -> None:
-        self.path = _find_nvrtc()
-        if self.path is None:
-            raise DeviceError(
-                "NVRTC not found: `pip install nvidia-cuda-nvrtc-cu12` (x86-64), or install a CUDA toolkit"
-            )
-        self._lib = ctypes.CDLL(self.path)
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        self.version = f"{major.value}.{minor.value}"
-        self.name = "nvrtc " + self.version
+    def numbers(path: str) -> Tuple[List[int], str]:
+        return [int(number) for number in re.findall(r"[0-9]+", path)], path
 
-    def architectures(self) -> List[str]:
-        """What it can compile for, such as ``sm_53``."""
-        count = ctypes.c_int()
-        if self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)) != 0:
-            return []
-        numbers = (ctypes.c_int * count.value)()
-        self._lib.nvrtcGetSupportedArchs(numbers)
-        return [f"sm_{number}" for number in numbers]
-
-    def flags(self, arch: str, kind: str) -> List[str]:
-        target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
-        return ["--gpu-architecture=" + target, "--std=c++14", "--ptxas-options=-v", "-default-device"]
-
-    def compile(self, source: Path, arch: str, kind: str) -> Compiled:
-        """Compile to a cubin or PTX (``kind``); a refusal is a DeviceError with the compiler's own words."""
-        program = ctypes.c_void_p()
-        text = source.read_bytes()
-        self._check(
-            self._lib.nvrtcCreateProgram(
-                ctypes.byref(program), ctypes.c_char_p(text), source.name.encode(), 0, None, None
-            ),
-            "nvrtcCreateProgram",
-        )
-        try:
-            flags = [*self.flags(arch, kind), "-I" + str(source.parent)]
-            options = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
-            result = self._lib.nvrtcCompileProgram(program, len(flags), options)
-            log = self._read(program, "nvrtcGetProgramLog").rstrip(b"\0").decode("utf-8", "replace").strip()
-            if result != 0:
-                raise DeviceError(f"{self.name} refuses {source.name} for {arch}:\n{log or result}")
-            image = self._read(program, "nvrtcGetCUBIN" if kind == "cubin" else "nvrtcGetPTX")
-            return Compiled(image, log, parse_ptxas(log) if kind == "cubin" else {})
-        finally:
-            self._lib.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _read(self, program: ctypes.c_void_p, getter: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(getattr(self._lib, getter + "Size")(program, ctypes.byref(size)), getter + "Size")
-        buffer = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self._lib, getter)(program, buffer), getter)
-        return buffer.raw
-
-    def _check(self, result: int, call: str) -> None:
-        if result != 0:
-            raise DeviceError(f"{call} failed with NVRTC error {result} ({self.path})")
+    return sorted(paths, key=numbers, reverse=True)
 
 
-def _find_nvrtc() -> Optional[str]:
-    candidates: List[str] = []
+def ask(command: Sequence[str], env: Optional[Mapping[str, str]] = None, timeout_s: float = PROBE_TIMEOUT_S) -> str:
+    """What a program prints; DeviceError when it does not run, fails or hangs."""
     try:
-        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ImportError:
-        spec = None
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        candidates += sorted(glob.glob(os.path.join(folder, "lib", "libnvrtc.so.*")))
-    for pattern in ("/usr/local/cuda*/lib64/libnvrtc.so*", "/usr/lib/*-linux-gnu/libnvrtc.so*"):
-        candidates += sorted(glob.glob(pattern), reverse=True)
-    for candidate in candidates:
-        if "builtins" in candidate or ".alt" in candidate:
-            continue
-        try:
-            ctypes.CDLL(candidate)
-            return candidate
-        except OSError:
-            continue
-    return None
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise DeviceError(f"{command[0]} does not answer within {timeout_s:g} s") from None
+    except (OSError, ValueError) as error:
+        raise DeviceError(f"{command[0]} does not run: {getattr(error, 'strerror', None) or error}") from None
+    words = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode != 0:
+        last = words.splitlines()[-1] if words else f"exit status {done.returncode}"
+        raise DeviceError(f"{' '.join(command[:2])} fails: {last}")
+    return words
+
+
+def run_compiler(command: Sequence[str], output: Path, env: Optional[Mapping[str, str]] = None) -> Tuple[bytes, str]:
+    """Run a compiler that writes ``output``; returns its bytes and the compiler's words.
+
+    Raises:
+        DeviceError: it does not run, refuses (the message holds its words), or writes no file.
+    """
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+        )
+    except (OSError, ValueError) as error:
+        raise DeviceError(f"{command[0]} does not run: {getattr(error, 'strerror', None) or error}") from None
+    words = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode < 0:
+        killed = f"killed by signal {-done.returncode}; is memory short? add swap, or close what else runs"
+        words = f"{words}\n{killed}" if words else killed
+    if done.returncode != 0:
+        raise DeviceError(words or f"exit status {done.returncode}, and no word why")
+    try:
+        content = output.read_bytes()
+    except OSError:
+        content = b""
+    if not content:
+        raise DeviceError(words or "it says that all is well, but wrote no file")
+    return content, words
 
 
 class HostCompiler:
-    """A C++14 compiler for the host backend. Raises DeviceError where none is found."""
+    """A C++14 compiler for the host backend: ``$CXX`` (a command line, such as ``ccache g++``), else g++ or clang++.
+
+    Raises DeviceError where none is found.
+    """
 
     SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
-    def __init__(self) -> None:
-        self.command = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or ""
+    def __init__(self, timeout_s: float = PROBE_TIMEOUT_S) -> None:
+        self.command = os.environ.get("CXX", "").strip() or shutil.which("g++") or shutil.which("clang++") or ""
         if not self.command:
             raise DeviceError("no C++ compiler found: `apt install g++`, or name one in CXX")
         try:
-            done = subprocess.run(
-                [self.command, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise DeviceError(f"the C++ compiler {self.command!r} does not run: {error}") from None
-        self.name = done.stdout.splitlines()[0]
+            self.argv = shlex.split(self.command)
+        except ValueError as error:
+            raise DeviceError(f"CXX={self.command!r} is no command line ({error}); name a compiler in it") from None
+        try:
+            words = ask([*self.argv, "--version"], timeout_s=timeout_s)
+        except DeviceError as error:
+            raise DeviceError(f"the C++ compiler {self.command!r} cannot be used: {error}") from None
+        self.name = words.splitlines()[0] if words else self.command
 
     def flags(self, check: bool, sanitize: bool) -> List[str]:
         flags = ["-std=c++14", "-O1" if sanitize else "-O3", "-march=native", "-fPIC", "-pthread"]
@@ -155,15 +208,15 @@ class HostCompiler:
         flags += ["-DEDGEGS_HOST_CHECK"] if check else []
         return flags + (list(self.SANITIZERS) if sanitize else [])
 
-    def compile(self, sources: Path, output: Path, check: bool, sanitize: bool) -> str:
-        """Build the shared library; returns the compiler's words, or raises DeviceError with them."""
+    def compile(self, sources: Path, output: Path, check: bool, sanitize: bool) -> bytes:
+        """Build the shared library as ``output``, and return its bytes; DeviceError has the compiler's words."""
         files = ["host/runtime.cpp"] + (["host/fibers.cpp"] if check else [])
-        command = [self.command, *self.flags(check, sanitize), "-shared", "-o", str(output), "-I" + str(sources)]
+        command = [*self.argv, *self.flags(check, sanitize), "-shared", "-o", str(output), "-I" + str(sources)]
         command += [str(sources / name) for name in files] + ["-x", "c++", str(sources / "edgegs.cu")]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise DeviceError(f"{self.command} cannot build the host kernels:\n{done.stdout.strip()}")
-        return done.stdout.strip()
+        try:
+            return run_compiler(command, output)[0]
+        except DeviceError as error:
+            raise DeviceError(f"{self.command} cannot build the host kernels:\n{error}") from None
 
 
 def cpu_flags() -> List[str]:

@@ -1,0 +1,234 @@
+"""``edgegs bench [SCENE.ply | dial | room]``: what each stage costs, variant beside variant."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from edgegs.cli.options import MAX_THREADS, size, whole
+from edgegs.errors import DeviceError, SceneError, UsageError
+
+if TYPE_CHECKING:
+    from edgegs.backends.base import Backend
+    from edgegs.bench.bench import Contender
+    from edgegs.camera import Camera
+    from edgegs.kernels.variants import Variant
+    from edgegs.scene import Scene
+
+log = logging.getLogger(__name__)
+
+KINDS = ("dial", "room")
+DEFAULT_N = 50_000
+DEFAULT_SIZE = (640, 480)
+MAX_SPLATS = 10_000_000
+#: Seconds between two lines of progress where there is no terminal.
+LINE_EVERY_S = 10.0
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "bench",
+        help="measure what each stage costs, variant beside variant",
+        description="Draw one view again and again and print p50 of every stage. Variants take turns, frame by frame, "
+        "and `baseline` is always among them: a speed-up is a ratio within one run.",
+    )
+    parser.add_argument("scene", nargs="?", metavar="SCENE.ply|dial|room", help="a 3DGS .ply, or one made here (dial)")
+    parser.add_argument("-n", type=_count, metavar="N", help="splats to make (50k), or to keep of a file")
+    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
+    parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
+    parser.add_argument("--size", type=size, action="append", metavar="WxH", help="640x480; may be repeated")
+    parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="default: the scene's own, or its orbit's first")
+    parser.add_argument("--backend", choices=("auto", "cuda", "host", "reference"), default="auto", help="who draws")
+    parser.add_argument(
+        "--threads", type=whole(0, MAX_THREADS), default=0, metavar="N", help="of the host backend; 0 takes all"
+    )
+    parser.add_argument(
+        "--variant", action="append", metavar="NAME", help="auto; may be repeated; see `edgegs kernels list`"
+    )
+    parser.add_argument("--ladder", action="store_true", help="every rung from baseline to the best")
+    parser.add_argument("--peer", choices=("gsplat",), help="draw with this renderer, too, where it is installed")
+    parser.add_argument("--warmup", type=whole(0, 10**6), default=10, metavar="N", help="frames before any counts (10)")
+    parser.add_argument("--repeats", type=whole(1, 10**6), default=50, metavar="N", help="frames measured of each (50)")
+    parser.add_argument("--ledger", metavar="NAME", help="keep the figures in jetson/ledger/NAME (or a path with a /)")
+    parser.add_argument("--from-ledger", metavar="NAME", help="measure nothing: print what a ledger folder holds")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object")
+    shown.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure (or read a ledger), print, and keep."""
+    from edgegs.bench import ledger
+
+    if args.from_ledger is not None:
+        if args.scene or args.variant or args.ladder or args.peer or args.ledger:
+            raise UsageError("--from-ledger measures nothing; leave scene, --variant, --ladder, --peer, --ledger out")
+        folder = ledger.folder_of(args.from_ledger)
+        document = ledger.read(folder)
+        try:
+            _print(args, document)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise SceneError(f"{folder}: row.json is damaged ({type(error).__name__}: {error})") from None
+        return 0
+    chosen = choose_variants(args)
+    kept = None if args.ledger is None else ledger.folder_of(args.ledger)
+    if kept is not None:
+        ledger.check_new(kept)
+    scene = choose_scene(args)
+    for warning in scene.warnings:
+        log.warning("%s", warning)
+    from edgegs.backends import create, severity
+
+    backend, why = create(args.backend, args.threads, may_compile=True)
+    log.log(severity(args.backend, backend), "%s", why)
+    with backend:
+        document, raw = run(args, backend, scene, chosen)
+    if kept is not None:
+        ledger.write(kept, document, raw)
+        log.info("wrote %s", kept)
+    _print(args, document)
+    return 0
+
+
+def run(
+    args: argparse.Namespace, backend: Backend, scene: Scene, chosen: List[Variant]
+) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """Measure at every size; the document (rows and provenance) and the record of every frame."""
+    from edgegs.bench import ladder, ledger
+    from edgegs.bench.bench import VariantContender, measure
+
+    document = ledger.provenance(backend, scene)
+    document.update(warmup=args.warmup, repeats=args.repeats, seed=args.seed, view=args.view, peers={}, rows=[])
+    raw: List[Dict[str, Any]] = []
+    for camera in choose_cameras(args, scene):
+        with contextlib.ExitStack() as stack:
+            # the peer first: where nothing else was asked for, its absence is the answer
+            peer = _open_peer(args, backend.name, scene, camera, document)
+            if peer:
+                stack.callback(peer.close)
+            contenders: List[Contender] = []
+            for one in chosen:
+                try:
+                    contenders.append(VariantContender(backend, scene, camera, one))
+                except DeviceError as error:
+                    beside = f" (beside {len(contenders)} variants that hold memory, too)" if contenders else ""
+                    raise DeviceError(f"{error}{beside}") from None
+                stack.callback(contenders[-1].close)
+            title = f"{camera.width}x{camera.height}, {len(contenders)} variants"
+            if peer:
+                contenders.append(peer)
+                title += f" and {peer.name}"
+            measurements = measure(contenders, args.warmup, args.repeats, Progress(title))
+            if ladder.twin_is_affordable(scene, camera):
+                log.info("drawing with the float64 twin, to compare")
+            document["rows"] += ladder.make_rows(measurements, scene, camera, args.ladder)
+            raw += ledger.raw_records(measurements, camera)
+    return document, raw
+
+
+def _open_peer(
+    args: argparse.Namespace, backend_name: str, scene: Scene, camera: Camera, document: Dict[str, Any]
+) -> Optional[Contender]:
+    if not args.peer or args.peer in document["peers"]:
+        return None
+    from edgegs.bench.peers import open_peer
+
+    try:
+        return open_peer(args.peer, backend_name, scene, camera)
+    except DeviceError as error:
+        if not args.ladder and not args.variant:
+            raise
+        log.warning("%s", error)
+        document["peers"][args.peer] = str(error)
+        return None
+
+
+def choose_variants(args: argparse.Namespace) -> List[Variant]:
+    """What is measured: baseline, the ladder if asked for, and what --variant names (else ``auto``)."""
+    from edgegs.bench.bench import resolve
+    from edgegs.bench.ladder import unique
+    from edgegs.kernels.variants import BASELINE, LADDER
+
+    named = []
+    for name in args.variant or ([] if args.ladder else ["auto"]):
+        try:
+            named.append(resolve(name))
+        except DeviceError as error:
+            # the message begins with the configuration's key, which means nothing here
+            raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
+    return unique([BASELINE, *(LADDER if args.ladder else ()), *named])
+
+
+def choose_scene(args: argparse.Namespace) -> Scene:
+    """The scene named, or made."""
+    kind = args.scene or "dial"
+    if args.preset != "default" and kind != "room":
+        raise UsageError(f"--preset {args.preset} is room's; write `edgegs bench room --preset {args.preset}`")
+    if kind not in KINDS:
+        from edgegs.scene import load
+
+        return load(kind, max_gaussians=args.n)
+    from edgegs.scene.synth import dial, room
+
+    n = args.n or DEFAULT_N
+    return dial(n, args.seed) if kind == "dial" else room(n, args.seed, args.preset)
+
+
+def choose_cameras(args: argparse.Namespace, scene: Scene) -> List[Camera]:
+    """One a size: the view asked for, else the one that belongs to the scene."""
+    from edgegs.camera import Camera
+    from edgegs.cli.render import choose_camera
+    from edgegs.scene.synth import dial_camera, room_camera
+
+    sizes: List[Any] = list(dict.fromkeys(args.size or [None if args.view else DEFAULT_SIZE]))
+    cameras = []
+    for one in sizes:
+        if args.view or (args.scene or "dial") not in KINDS:
+            wanted = argparse.Namespace(view=args.view, size=one, up=None, eye=None, target=None, fov=None)
+            cameras.append(choose_camera(wanted, scene))
+        elif args.scene == "room":
+            cameras.append(Camera(*room_camera(one[0], one[1], args.preset), *one))
+        else:
+            cameras.append(Camera(*dial_camera(*one), *one))
+    return cameras
+
+
+class Progress:
+    """Rounds done, on stderr: one line that changes on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._on_terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+
+    def __call__(self, done: int, n: int) -> None:
+        text = f"edgegs: {self._title}: round {done} of {n}"
+        if self._on_terminal:
+            print("\r" + text, end="\n" if done == n else "", file=sys.stderr, flush=True)
+        elif done == 0 or time.monotonic() - self._last >= LINE_EVERY_S:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+
+def _print(args: argparse.Namespace, document: Dict[str, Any]) -> None:
+    from edgegs.bench import ladder
+
+    if args.json:
+        print(json.dumps(document))
+    else:
+        print(ladder.markdown(document) if args.markdown else ladder.text_table(document))
+
+
+def _count(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9})([kKmM]?)", text)
+    n = int(match.group(1)) * {"": 1, "k": 1000, "m": 1_000_000}[match.group(2).lower()] if match else 0
+    if not 1 <= n <= MAX_SPLATS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 to {MAX_SPLATS:,}, such as 100k")
+    return n

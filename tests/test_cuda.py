@@ -1,0 +1,90 @@
+"""What only a GPU can show: images of different architectures agree, memory does not grow, frames overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scenes
+from conftest import open_backend
+from images import psnr
+
+from edgegs.backends.reference import ReferenceBackend
+from edgegs.kernels.select import candidates
+from edgegs.renderer import Renderer
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture
+def cuda(kernels):
+    with open_backend("cuda") as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("name", ["baseline", "roofgs", "best"])
+def test_every_image_that_runs_here_draws_the_same_picture(cuda, name):
+    scene, camera = scenes.cloud(2000, seed=5), scenes.camera(320, 240, 300.0)
+    files = {candidate.image.file for candidate in candidates(cuda.compute_capability)}
+    assert len(files) >= 2, "build images for sm_53 and sm_89 first: `edgegs kernels build`"
+    drawn = {}
+    for file in sorted(files):
+        with open_backend("cuda:" + file) as backend:
+            drawn[file] = Renderer(backend, scene, 320, 240, name, keep_float=True).render(camera)
+    first, *others = drawn.values()
+    for other in others:
+        assert np.abs(first.image.astype(int) - other.image).max() <= 1
+        assert psnr(first.image_f32, other.image_f32) >= 60
+
+
+def test_ten_thousand_frames_take_no_more_memory_than_a_hundred(cuda):
+    renderer = Renderer(cuda, scenes.cloud(300), 64, 48, "best")
+    cameras = [scenes.camera(64, 48, focal) for focal in (50.0, 60.0, 70.0)]
+
+    def draw(n):
+        ticket = renderer.submit(cameras[0])
+        for i in range(1, n):
+            following = renderer.submit(cameras[i % 3])
+            renderer.collect(ticket)
+            ticket = following
+        renderer.collect(ticket)
+        return cuda.free_memory()
+
+    before = draw(100)
+    assert draw(10_000) >= before
+
+
+def test_overlapping_frames_are_the_frames_drawn_alone(cuda):
+    scene = scenes.cloud(5000, seed=9)
+    cameras = [scenes.camera(320, 240, focal) for focal in np.linspace(100, 500, 12)]
+    renderer = Renderer(cuda, scene, 320, 240, "best")
+    alone = [renderer.render(camera) for camera in cameras]
+    tickets, together = [], []
+    for camera in cameras:
+        tickets.append(renderer.submit(camera))
+        if len(tickets) == cuda.depth:
+            together.append(renderer.collect(tickets.pop(0)))
+    together += [renderer.collect(ticket) for ticket in tickets]
+    for a, b in zip(alone, together):
+        np.testing.assert_array_equal(a.image, b.image)
+        assert (a.n_visible, a.n_instances) == (b.n_visible, b.n_instances)
+
+
+def test_growing_while_another_frame_is_under_way(cuda):
+    cloud = scenes.cloud(5000, seed=1, sh_degree=0)
+    cloud.means[:, 2] = np.linspace(1, 2, 5000)
+    cloud.means[:, :2] = 0
+    cloud.scales[:] = 3
+    cloud.opacities[:] = 0.01
+    renderer = Renderer(cuda, cloud, 96, 80, "baseline")
+    first, second = renderer.submit(scenes.camera()), renderer.submit(scenes.camera())
+    a, b = renderer.collect(first), renderer.collect(second)
+    assert (a.redraws, b.redraws) == (1, 1)
+    expected = Renderer(ReferenceBackend(), cloud, 96, 80, "baseline").render(scenes.camera())
+    for frame in (a, b):
+        assert np.abs(frame.image.astype(int) - expected.image).max() <= 1
+
+
+def test_stage_times_are_the_gpus_own(cuda):
+    frame = Renderer(cuda, scenes.cloud(2000), 320, 240, "baseline").render(scenes.camera(320, 240))
+    assert all(ms > 0 for ms in frame.stage_ms.values())
+    assert sum(frame.stage_ms.values()) <= frame.frame_ms

@@ -82,7 +82,7 @@ class Renderer:
         keep_float: bool = False,
     ) -> None:
         self.backend = backend
-        self.variant = variant(variant_name)
+        self.variant = variant(variant_name, backend.name)
         self.width, self.height = int(width), int(height)
         self.n_splats = scene.n_splats
         self.n_frames = 0

@@ -118,9 +118,10 @@ def test_memory_is_counted_and_given_back(host, chosen):
 
 def test_names():
     assert resolve("+tight").culling == "tight"
-    assert resolve("auto") == resolve("best")
+    assert resolve("auto", "cuda") == resolve("best")
+    assert resolve("auto", "host") == resolve("exact")
     assert resolve("fp32-split-radius-fast-dual").key == "split"
-    twice = [resolve("baseline"), resolve("fp32-ref64-radius-exact-block"), resolve("best"), resolve("auto")]
+    twice = [resolve("baseline"), resolve("fp32-ref64-radius-exact-block"), resolve("best"), resolve("auto", "cuda")]
     assert [v.name for v in ladder.unique(twice)] == ["baseline", "best"]
 
 

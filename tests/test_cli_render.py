@@ -15,7 +15,7 @@ import pytest
 import scenes
 
 from edgegs.cli import main
-from edgegs.kernels.variants import default_variant
+from edgegs.kernels.variants import DEFAULTS
 from edgegs.scene import write_ply
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ def test_json_reports_the_frame(kernels, ply, tmp_path, capsys, backend):
     assert main(["render", ply, "-o", out, "--size", "97x81", "--backend", backend, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["backend"] == backend
-    assert report["variant"] == default_variant().name
+    assert report["variant"] == DEFAULTS[backend].name
     assert (report["width"], report["height"], report["n_splats"]) == (97, 81, 300)
     assert 0 < report["n_visible"] <= 300
     assert report["n_instances"] >= report["n_visible"]

@@ -18,7 +18,7 @@ import cv2
 import pytest
 import scenes
 
-from edgegs.kernels.variants import default_variant
+from edgegs.kernels.variants import DEFAULTS
 from edgegs.scene import write_ply
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +78,7 @@ def test_frames_reach_every_output_and_the_log(folder):
     assert set(drawn[0]["stage_ms"]) == {"project", "duplicate", "sort", "ranges", "rasterize"}
     assert log[0]["scene"]["n_splats"] == 300
     assert len(log[0]["scene"]["sha256"]) == 64
-    assert (log[0]["backend"], log[0]["variant"]) == ("host", default_variant().name)
+    assert (log[0]["backend"], log[0]["variant"]) == ("host", DEFAULTS["host"].name)
     video = cv2.VideoCapture(str(folder / "out.avi"))
     n = 0
     while video.read()[0]:

@@ -155,8 +155,9 @@ from edgegs.backends.host import HostBackend
 from edgegs.renderer import Renderer
 for seed in (0, 5):
     with HostBackend(arch="host-check-sanitized", threads=2, shuffle_seed=seed) as backend:
-        frame = Renderer(backend, scenes.cloud(300, seed=4), 97, 81, keep_float=True).render(scenes.camera(97, 81))
-        np.save({out!r} + str(seed) + ".npy", frame.image_f32)
+        for variant in {variants!r}:
+            renderer = Renderer(backend, scenes.cloud(300, seed=4), 97, 81, variant, keep_float=True)
+            np.save({out!r} + variant + str(seed) + ".npy", renderer.render(scenes.camera(97, 81)).image_f32)
 print("drawn")
 """
 
@@ -173,7 +174,8 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(host, tmp_path)
         [HostCompiler().command, "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True, text=True
     ).stdout.strip()
     here = Path(__file__).resolve().parent
-    script = SANITIZED.format(paths=[str(here.parent), str(here)], out=str(tmp_path / "frame"))
+    variants = ["baseline", "roofgs", "best"]  # among them every kernel but the other exponentials
+    script = SANITIZED.format(paths=[str(here.parent), str(here)], out=str(tmp_path / "frame"), variants=variants)
     environment = dict(
         os.environ, LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1"
     )
@@ -182,11 +184,12 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(host, tmp_path)
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.strip() == "drawn"
-    expected = (
-        Renderer(host, scenes.cloud(300, seed=4), 97, 81, keep_float=True).render(scenes.camera(97, 81)).image_f32
-    )
-    for seed in (0, 5):
-        np.testing.assert_allclose(np.load(str(tmp_path / f"frame{seed}.npy")), expected, atol=1e-6)
+    for variant in variants:
+        renderer = Renderer(host, scenes.cloud(300, seed=4), 97, 81, variant, keep_float=True)
+        expected = renderer.render(scenes.camera(97, 81)).image_f32
+        for seed in (0, 5):
+            got = np.load(str(tmp_path / f"frame{variant}{seed}.npy"))
+            np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_the_sanitized_build_does_find_faults(tmp_path):

@@ -185,8 +185,9 @@ def measure(
     return measurements
 
 
-def resolve(name: str) -> Variant:
-    """The variant of that name: a rung of the ladder, a named one, a combination of choices, or ``auto``.
+def resolve(name: str, backend: str = "host") -> Variant:
+    """The variant of that name: a rung of the ladder, a named one, a combination of choices, or ``auto``
+    (the backend's default).
 
     Raises:
         DeviceError: there is none.
@@ -194,7 +195,7 @@ def resolve(name: str) -> Variant:
     for rung in LADDER:
         if rung.name == name:
             return rung
-    return variant(name)
+    return variant(name, backend)
 
 
 def choices_of(chosen: Variant) -> Dict[str, str]:

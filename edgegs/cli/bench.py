@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise SceneError(f"{folder}: row.json is damaged ({type(error).__name__}: {error})") from None
         return 0
-    chosen = choose_variants(args)
+    choose_variants(args)  # a wrong name is told before anything is read
     kept = None if args.ledger is None else ledger.folder_of(args.ledger)
     if kept is not None:
         ledger.check_new(kept)
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
     backend, why = create(args.backend, args.threads, may_compile=True)
     log.log(severity(args.backend, backend), "%s", why)
     with backend:
-        document, raw = run(args, backend, scene, chosen)
+        document, raw = run(args, backend, scene, choose_variants(args, backend.name))
     if kept is not None:
         ledger.write(kept, document, raw)
         log.info("wrote %s", kept)
@@ -150,8 +150,8 @@ def _open_peer(
         return None
 
 
-def choose_variants(args: argparse.Namespace) -> List[Variant]:
-    """What is measured: baseline, the ladder if asked for, and what --variant names (else ``auto``)."""
+def choose_variants(args: argparse.Namespace, backend: str = "host") -> List[Variant]:
+    """What is measured: baseline, the ladder if asked for, and what --variant names (else the backend's ``auto``)."""
     from edgegs.bench.bench import resolve
     from edgegs.bench.ladder import unique
     from edgegs.kernels.variants import BASELINE, LADDER
@@ -159,7 +159,7 @@ def choose_variants(args: argparse.Namespace) -> List[Variant]:
     named = []
     for name in args.variant or ([] if args.ladder else ["auto"]):
         try:
-            named.append(resolve(name))
+            named.append(resolve(name, backend))
         except DeviceError as error:
             # the message begins with the configuration's key, which means nothing here
             raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None

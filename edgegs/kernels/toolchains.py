@@ -185,7 +185,7 @@ class HostCompiler:
     Raises DeviceError where none is found.
     """
 
-    SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+    SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-g")
 
     def __init__(self, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self.command = os.environ.get("CXX", "").strip() or shutil.which("g++") or shutil.which("clang++") or ""

@@ -35,7 +35,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     """Run one verb and return its exit code; a deliberate error becomes one message on stderr."""
     _fill_standard_descriptors()
     stdout = _Stdout(sys.stdout)
-    with contextlib.redirect_stdout(stdout):
+    with contextlib.redirect_stdout(stdout):  # type: ignore[type-var]  # of older mypys
         try:
             code = _exit_code(lambda: _run_verb(argv))
         except SystemExit as stop:  # argparse has said what it had to

@@ -31,8 +31,8 @@ def fill(arrays: Tuple[np.ndarray, ...], seed: int) -> None:
     centers = rng.uniform((-1, -1, -1), (1, 1, 0.3), (N_ELLIPSOIDS, 3)) * (HALF_SIZE - 0.6)  # few above the eye
     radii = rng.uniform(0.1, 0.5, (N_ELLIPSOIDS, 3))
     frames = _matrices(rng, N_ELLIPSOIDS)
-    areas = [4 * np.linalg.norm(np.cross(r[1], r[2])) for r in rectangles]
-    areas += [_ellipsoid_area(r) for r in radii]
+    areas = [4 * float(np.linalg.norm(np.cross(r[1], r[2]))) for r in rectangles]
+    areas += [float(_ellipsoid_area(r)) for r in radii]
     colors = rng.uniform(0.15, 0.85, (len(areas), 3))
     glosses = rng.uniform(0.0, 0.35, len(areas))
     counts = shares(n - n_shell, areas)

@@ -98,7 +98,7 @@ def _hash(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def cell_value(x: np.ndarray, y: np.ndarray, salt: int = 0) -> np.ndarray:
     """One random number in [0, 1) for each whole (x, y): the tint of a plank, of a book."""
-    return _hash(np.int64(x), np.int64(y), np.full(np.shape(x), salt, np.int64))
+    return _hash(np.asarray(x, np.int64), np.asarray(y, np.int64), np.full(np.shape(x), salt, np.int64))
 
 
 def noise(points: np.ndarray, frequency: float, octaves: int = 1, blur: float = 0.0) -> np.ndarray:

@@ -112,7 +112,7 @@ def parse(uri: str) -> OutputUri:
     if name in PLANNED:
         raise UriError(f"outputs of the scheme {name}: are not supported by this version", _supported())
     known = (*SCHEMES, *PLANNED)
-    close = "mjpeg" if name in ("http", "https") else next(iter(difflib.get_close_matches(name, known, 1)), None)
+    close = "mjpeg" if name in ("http", "https") else next(iter(difflib.get_close_matches(name, known, 1)), "")
     raise UriError(f"unknown scheme {name}:", (f"did you mean {close}:? " if close else "") + _supported())
 
 

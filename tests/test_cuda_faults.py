@@ -103,6 +103,10 @@ class FakeDriver:
         pass
 
     def memcpy_dtoh_async(self, *_):
+        if self.fails == "lost":
+            raise FakeError("cuMemcpyDtoHAsync failed: an illegal memory access was encountered")
+
+    def memcpy_dtoh(self, *_):
         pass
 
     def pagelocked_empty(self, shape, dtype):
@@ -212,6 +216,16 @@ def test_a_device_lost_mid_frame_is_an_error_of_the_backend(fake, images):
         with pytest.raises(DeviceError, match="illegal memory access"):
             renderer.collect(ticket)
     assert driver.calls[-2:] == ["pop", "detach"]
+
+
+@pytest.mark.parametrize("doing", ["submit", "read"])
+def test_a_lost_device_is_an_error_of_the_backend_at_every_call(fake, images, doing):
+    driver = fake()
+    with cuda.CudaBackend() as backend:
+        renderer = Renderer(backend, scenes.cloud(100), 96, 80, "baseline")
+        driver.fails = "lost"
+        with pytest.raises(DeviceError, match=r"the GPU failed while reading .*illegal memory access"):
+            renderer.submit(scenes.camera()) if doing == "submit" else renderer.read("splat_depths")
 
 
 def test_too_little_memory_says_what_would_fit(fake, images):

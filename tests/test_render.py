@@ -99,8 +99,9 @@ def test_one_splat_is_where_and_what_it_should_be(any_backend):
 
 def test_splats_hidden_behind_or_outside_change_nothing(any_backend):
     seen, camera = scenes.cloud(200, seed=3), scenes.camera()
-    wall = scenes.join(*[scenes.one(mean=(0, 0, 0.5 + 0.01 * i), scale=(9, 9, 0.001), opacity=0.99) for i in range(4)])
-    covered = scenes.join(*[wall] * 1)
+    covered = scenes.join(
+        *[scenes.one(mean=(0, 0, 0.5 + 0.01 * i), scale=(9, 9, 0.001), opacity=0.99) for i in range(4)]
+    )
     behind = scenes.cloud(200, seed=5)
     keep = behind.means[:, 2] > 1.0
     behind = scenes.scene(

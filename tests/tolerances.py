@@ -29,8 +29,8 @@ DEPTH_BAND_RELATIVE = 4e-7
 IMAGE_MIN_PSNR = 60.0
 
 # --- exponential ---
-#: Units in the last place of the host's exp_exact, over [-87, 0].
-EXP_MAX_ULP = 2.0
+#: alpha as a picture tells it, 1 - transmittance: a few units in the last place of 1, and of the power's rounding.
+EXP_ALPHA_ABSOLUTE = 2e-6
 
 # --- variants that approximate (kernels' quality table) ---
 #: dB: what an image may lose where its PSNR to photographs is 27 dB and 0.028 dB is the price (RoofGS's).

@@ -6,12 +6,13 @@ next frame is drawn while the last one is read. Images are loaded from buffers; 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import contextlib
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from edgegs.backends.base import Backend, Buffer, Fetch, Params
-from edgegs.backends.host import HostParams
+from edgegs.backends.base import Buffer, Fetch, Params
+from edgegs.backends.structs import StructBackend, StructParams
 from edgegs.errors import DeviceError
 from edgegs.kernels.headers import constants
 from edgegs.kernels.select import candidates, read_image
@@ -42,6 +43,15 @@ SMALL = 4096
 BLOCKS_PER_MULTIPROCESSOR = 8
 
 
+@contextlib.contextmanager
+def driver_errors(doing: str) -> Iterator[None]:
+    """The driver's errors as ours: a GPU that is lost may say so at any call."""
+    try:
+        yield
+    except driver.Error as error:
+        raise DeviceError(f"the GPU failed while {doing}: {error}") from None
+
+
 class CudaFetch(Fetch):
     """Copies to page-locked memory that are complete when ``done`` is."""
 
@@ -50,15 +60,13 @@ class CudaFetch(Fetch):
         self._done = done
 
     def wait(self) -> List[np.ndarray]:
-        try:
+        with driver_errors("drawing a frame"):
             self._done.synchronize()
-        except driver.Error as error:
-            raise DeviceError(f"the GPU failed while drawing a frame: {error}") from None
         # out of the staging memory, which the next frame in this slot reuses
         return [array.copy() for array in self._staged]
 
 
-class CudaBackend(Backend):
+class CudaBackend(StructBackend):
     """Raises DeviceError when there is no GPU, no image for it, or no pycuda; the message says what to do."""
 
     name = "cuda"
@@ -128,16 +136,22 @@ class CudaBackend(Backend):
 
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         if buffer.n_bytes:
-            driver.memcpy_htod(buffer.memory, np.ascontiguousarray(array, buffer.dtype))
+            with driver_errors(f"uploading {buffer.label}"):
+                driver.memcpy_htod(buffer.memory, np.ascontiguousarray(array, buffer.dtype))
 
     def download(self, buffer: Buffer) -> np.ndarray:
-        self._compute.synchronize()
         array = np.empty(buffer.shape, buffer.dtype)
-        if buffer.n_bytes:
-            driver.memcpy_dtoh(array, buffer.memory)
+        with driver_errors(f"reading {buffer.label}"):
+            self._compute.synchronize()
+            if buffer.n_bytes:
+                driver.memcpy_dtoh(array, buffer.memory)
         return array
 
     def fetch(self, buffers: Sequence[Buffer]) -> Fetch:
+        with driver_errors("reading a frame"):
+            return self._fetch(buffers)
+
+    def _fetch(self, buffers: Sequence[Buffer]) -> Fetch:
         self._copy.wait_for_event(self.mark())
         self._n_fetches += 1
         staged = []
@@ -161,13 +175,8 @@ class CudaBackend(Backend):
             self._staging[key] = make(buffer.shape, buffer.dtype)
         return self._staging[key]
 
-    def params(self, struct: str, **fields: Any) -> HostParams:
-        params = HostParams(struct)
-        params.set(**fields)
-        return params
-
     def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
-        assert isinstance(params, HostParams)
+        assert isinstance(params, StructParams)
         threads = 0
         try:
             if kernel not in self._functions:
@@ -182,12 +191,14 @@ class CudaBackend(Backend):
             raise DeviceError(f"{kernel} <<<{n_blocks}, {threads}>>> of {self.image}: {error}") from None
 
     def mark(self) -> Any:
-        event = driver.Event()
-        event.record(self._compute)
+        with driver_errors("drawing a frame"):
+            event = driver.Event()
+            event.record(self._compute)
         return event
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
-        return float(end.time_since(start))
+        with driver_errors("timing a frame"):
+            return float(end.time_since(start))
 
     def free_memory(self) -> int:
         return int(driver.mem_get_info()[0])

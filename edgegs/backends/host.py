@@ -15,9 +15,9 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from edgegs.backends.base import Backend, Buffer, Params
+from edgegs.backends.base import Buffer, Params
+from edgegs.backends.structs import StructBackend, StructParams
 from edgegs.errors import DeviceError, EdgegsError, UsageError
-from edgegs.kernels.headers import struct_dtype
 from edgegs.kernels.manifest import REBUILD
 from edgegs.kernels.select import find_library
 
@@ -27,19 +27,7 @@ MAX_THREADS = 1024
 MAX_BLOCKS = 512
 
 
-class HostParams(Params):
-    def __init__(self, struct: str) -> None:
-        self.record = np.zeros((), struct_dtype(struct))
-        self.address = self.record.ctypes.data
-
-    def set(self, **fields: Any) -> None:
-        for name, value in fields.items():
-            if isinstance(value, Buffer):
-                value = value.address
-            self.record[name] = 0 if value is None else value
-
-
-class HostBackend(Backend):
+class HostBackend(StructBackend):
     """Runs on ``threads`` operating-system threads (0: as many as this process may use).
 
     Raises:
@@ -117,13 +105,8 @@ class HostBackend(Backend):
     def download(self, buffer: Buffer) -> np.ndarray:
         return np.array(buffer.memory)
 
-    def params(self, struct: str, **fields: Any) -> HostParams:
-        params = HostParams(struct)
-        params.set(**fields)
-        return params
-
     def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
-        assert isinstance(params, HostParams)
+        assert isinstance(params, StructParams)
         if self._pool is None:
             raise EdgegsError("the host backend is closed")
         message = ctypes.create_string_buffer(512)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMATS = (".png", ".jpg", ".jpeg")
+JPEG_QUALITY = 95  # OpenCV's own default: a picture asked for by hand is kept
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -130,16 +131,13 @@ def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
 
 def write_picture(path: str, image: Any) -> None:
     """Write the file at once, never half of it."""
-    import cv2
+    from edgegs.sinks.pictures import encode
 
-    extension = os.path.splitext(path)[1].lower()
-    done, encoded = cv2.imencode(extension, image)
-    if not done:
-        raise OutputError(f"{path}: OpenCV cannot encode {extension}")
+    encoded = encode(image, os.path.splitext(path)[1].lower(), JPEG_QUALITY)
     temporary = f"{path}.{os.getpid()}.new"
     try:
         with open(temporary, "wb") as file:
-            file.write(encoded.tobytes())
+            file.write(encoded)
         os.replace(temporary, path)
     except PermissionError:
         raise AccessError(f"{path}: permission denied") from None

@@ -126,8 +126,8 @@ def by_version(paths: Sequence[str]) -> List[str]:
     return sorted(paths, key=numbers, reverse=True)
 
 
-def ask(command: Sequence[str], env: Optional[Mapping[str, str]] = None, timeout_s: float = PROBE_TIMEOUT_S) -> str:
-    """What a program prints; DeviceError when it does not run, fails or hangs."""
+def _run(command: Sequence[str], env: Optional[Mapping[str, str]], timeout_s: Optional[float]) -> Tuple[int, str]:
+    """Exit status and output of a program; DeviceError when it does not run or hangs."""
     try:
         done = subprocess.run(
             list(command),
@@ -141,9 +141,14 @@ def ask(command: Sequence[str], env: Optional[Mapping[str, str]] = None, timeout
         raise DeviceError(f"{command[0]} does not answer within {timeout_s:g} s") from None
     except (OSError, ValueError) as error:
         raise DeviceError(f"{command[0]} does not run: {getattr(error, 'strerror', None) or error}") from None
-    words = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode != 0:
-        last = words.splitlines()[-1] if words else f"exit status {done.returncode}"
+    return done.returncode, done.stdout.decode("utf-8", "replace").strip()
+
+
+def ask(command: Sequence[str], env: Optional[Mapping[str, str]] = None, timeout_s: float = PROBE_TIMEOUT_S) -> str:
+    """What a program prints; DeviceError when it does not run, fails or hangs."""
+    status, words = _run(command, env, timeout_s)
+    if status != 0:
+        last = words.splitlines()[-1] if words else f"exit status {status}"
         raise DeviceError(f"{' '.join(command[:2])} fails: {last}")
     return words
 
@@ -154,22 +159,12 @@ def run_compiler(command: Sequence[str], output: Path, env: Optional[Mapping[str
     Raises:
         DeviceError: it does not run, refuses (the message holds its words), or writes no file.
     """
-    try:
-        done = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=None if env is None else dict(env),
-        )
-    except (OSError, ValueError) as error:
-        raise DeviceError(f"{command[0]} does not run: {getattr(error, 'strerror', None) or error}") from None
-    words = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode < 0:
-        killed = f"killed by signal {-done.returncode}; is memory short? add swap, or close what else runs"
+    status, words = _run(command, env, None)
+    if status < 0:
+        killed = f"killed by signal {-status}; is memory short? add swap, or close what else runs"
         words = f"{words}\n{killed}" if words else killed
-    if done.returncode != 0:
-        raise DeviceError(words or f"exit status {done.returncode}, and no word why")
+    if status != 0:
+        raise DeviceError(words or f"exit status {status}, and no word why")
     try:
         content = output.read_bytes()
     except OSError:

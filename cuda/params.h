@@ -38,8 +38,9 @@ struct FrameParams {
     uint64 *n_visible;                // [1] splats with at least one tile
     // ranges -> rasterize
     uint32 *tile_starts; // [n_tiles + 1] first instance of each tile; the next entry ends it
-    // the picture; the last two may be null
-    uint8 *pixel_bgr;           // [height, width, 3]
+    // the picture; the others may be null
+    uint8 *pixel_bgr;            // [height, width, 3]
+    const uint8 *pixel_backdrop; // [height, width, 3] BGR: what stands behind the splats, in place of `background`
     float *pixel_rgb;           // [height, width, 3] 0..1 before rounding
     float *pixel_transmittance; // [height, width]
     // camera

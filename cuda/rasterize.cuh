@@ -69,9 +69,16 @@ DEVICE uint8 to_byte(float value) { return uint8(clamp(value, 0.0f, 1.0f) * 255.
 
 DEVICE void write_pixel(const FrameParams &p, uint32 x, uint32 y, float r, float g, float b, float transmittance) {
     const uint64 pixel = uint64(y) * p.width + x;
-    r += transmittance * p.background[0];
-    g += transmittance * p.background[1];
-    b += transmittance * p.background[2];
+    if (p.pixel_backdrop) {
+        const float step = transmittance * (1.0f / 255.0f);
+        b += step * float(p.pixel_backdrop[3 * pixel + 0]);
+        g += step * float(p.pixel_backdrop[3 * pixel + 1]);
+        r += step * float(p.pixel_backdrop[3 * pixel + 2]);
+    } else {
+        r += transmittance * p.background[0];
+        g += transmittance * p.background[1];
+        b += transmittance * p.background[2];
+    }
     p.pixel_bgr[3 * pixel + 0] = to_byte(b);
     p.pixel_bgr[3 * pixel + 1] = to_byte(g);
     p.pixel_bgr[3 * pixel + 2] = to_byte(r);

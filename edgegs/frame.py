@@ -24,6 +24,7 @@ class Frame:
         n_splats: splats in the scene. n_visible: with at least one tile. n_instances: splat-tile pairs.
         redraws: how often the frame was drawn again because the instance buffer had to grow.
         image_f32: (height, width, 3) float32 RGB in 0..1 before rounding, when asked for.
+        placeholder: drawn without a scene, while it loads.
         transmittance: (height, width) float32, what is left of the background, when asked for.
     """
 
@@ -36,5 +37,6 @@ class Frame:
     n_visible: int = 0
     n_instances: int = 0
     redraws: int = 0
+    placeholder: bool = False
     image_f32: Optional[np.ndarray] = None
     transmittance: Optional[np.ndarray] = None

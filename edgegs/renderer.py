@@ -52,6 +52,7 @@ class Ticket:
     """A frame under way: where it is drawn, when it began, and what is coming back."""
 
     camera: Camera
+    backdrop: Optional[np.ndarray]
     slot: int
     started: float
     capacity: int
@@ -69,6 +70,7 @@ class Renderer:
         variant_name: see edgegs/kernels/variants.py.
         background: RGB, 0..1.
         keep_float: also give each frame's ``image_f32`` and ``transmittance``.
+        takes_backdrop: whether a frame may be drawn over a picture (see ``submit``).
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Renderer:
         variant_name: str = "auto",
         background: Sequence[float] = (0.0, 0.0, 0.0),
         keep_float: bool = False,
+        takes_backdrop: bool = False,
     ) -> None:
         self.backend = backend
         self.variant = variant(variant_name, backend.name)
@@ -127,6 +130,8 @@ class Renderer:
             {name: backend.alloc(name, shape, dtype) for name, (shape, dtype) in pictures.items()}
             for _ in range(backend.depth)
         ]
+        shape, dtype = pictures["pixel_bgr"]
+        self._backdrops = [backend.alloc("pixel_backdrop", shape, dtype) for _ in self._slots if takes_backdrop]
         self._free_slots = list(range(backend.depth))
         self._digits = {
             "digit_block_counts": backend.alloc("digit_block_counts", (DIGITS, backend.n_blocks), "u4"),
@@ -160,7 +165,7 @@ class Renderer:
         splat = (
             scene_bytes(scene, self.variant.storage) // scene.n_splats + SPLAT_BYTES + INSTANCES_PER_SPLAT * instance
         )
-        fixed = self.backend.depth * self.width * self.height * 3 + 4 * self._n_tiles + (1 << 20)
+        fixed = 2 * self.backend.depth * self.width * self.height * 3 + 4 * self._n_tiles + (1 << 20)
         if fixed + scene.n_splats * splat > free:
             fits = max(0, (free - fixed) // splat)
             raise DeviceError(
@@ -268,21 +273,35 @@ class Renderer:
             yield Launch("sort", entries["sort_scan"], DIGITS, params)
             yield Launch("sort", entries[f"{kind}_scatter"], n_blocks, params)
 
-    def render(self, camera: Camera) -> Frame:
-        """Draw one frame and wait for it; ``camera``'s size must be the renderer's."""
-        return self.collect(self.submit(camera))
+    def render(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Frame:
+        """Draw one frame and wait for it; see ``submit``."""
+        return self.collect(self.submit(camera, backdrop))
 
-    def submit(self, camera: Camera) -> Ticket:
-        """Begin a frame. At most ``backend.depth`` may be under way; ``collect`` them in their order."""
-        return self._draw(camera, self._free_slots.pop(), time.perf_counter())
+    def submit(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Ticket:
+        """Begin a frame. At most ``backend.depth`` may be under way; ``collect`` them in their order.
 
-    def _draw(self, camera: Camera, slot: int, started: float) -> Ticket:
-        self._frame.set(**self._slots[slot])
+        Args:
+            camera: of the renderer's size.
+            backdrop: (height, width, 3) uint8 BGR behind the splats, in place of the background's colour. Must not
+                change until the frame is collected.
+        """
+        if backdrop is not None and not self._backdrops:
+            raise ValueError("this renderer was made without takes_backdrop")
+        if backdrop is not None and (backdrop.shape != (self.height, self.width, 3) or backdrop.dtype != np.uint8):
+            raise ValueError(f"the backdrop is {backdrop.shape} {backdrop.dtype}")
+        return self._draw(camera, backdrop, self._free_slots.pop(), time.perf_counter())
+
+    def _draw(self, camera: Camera, backdrop: Optional[np.ndarray], slot: int, started: float) -> Ticket:
+        behind = None
+        if backdrop is not None:
+            behind = self._backdrops[slot]
+            self.backend.send(behind, backdrop)
+        self._frame.set(pixel_backdrop=behind, **self._slots[slot])
         self._look_through(camera)
         marks = self._launch()
         counts = [self._buffers["n_instances"], self._buffers["n_visible"]]
         fetch = self.backend.fetch([*counts, *self._slots[slot].values()])
-        return Ticket(camera, slot, started, self._capacity, marks, fetch)
+        return Ticket(camera, backdrop, slot, started, self._capacity, marks, fetch)
 
     def collect(self, ticket: Ticket) -> Frame:
         """Wait for a frame; when its instances outgrew the buffer, grow it and draw the frame again."""
@@ -294,7 +313,7 @@ class Renderer:
                 break
             if n_instances > self._capacity:  # else a frame collected meanwhile has made the room
                 self._grow(max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH))))
-            ticket = self._draw(ticket.camera, ticket.slot, ticket.started)
+            ticket = self._draw(ticket.camera, ticket.backdrop, ticket.slot, ticket.started)
             redraws += 1
         self._free_slots.append(ticket.slot)
         arrays = dict(zip(self._slots[ticket.slot], pictures))
@@ -362,13 +381,14 @@ class Renderer:
     def close(self) -> None:
         """Free the device memory; the backend stays open."""
         buffers = [buffer for slot in self._slots for buffer in slot.values()]
-        buffers += [*self._buffers.values(), *self._instance_buffers, *self._digits.values()]
+        buffers += [*self._backdrops, *self._buffers.values(), *self._instance_buffers, *self._digits.values()]
         buffers += [value for value in self._scene.values() if isinstance(value, Buffer)]
         if self.variant.key == "split":
             buffers += [*self._visible[0], *self._visible[1]]
         for buffer in buffers:
             self.backend.free(buffer)
         self._buffers, self._scene, self._instance_buffers, self._slots, self._plan = {}, {}, [], [], []
+        self._backdrops = []
 
 
 def bounding_sphere(scene: Scene) -> Tuple[np.ndarray, float]:

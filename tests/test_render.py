@@ -214,3 +214,64 @@ def test_far_and_near_planes_cut(any_backend):
     frame = draw(any_backend, scene, near)
     inside = ((scene.means[:, 2] > 3) & (scene.means[:, 2] < 4)).sum()
     assert 0 < frame.n_visible <= inside
+
+
+def stripes(width, height, seed):
+    """A picture to draw over, (height, width, 3) uint8 BGR."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "fp32-ref64-radius-exact-dual", "fp32-ref64-radius-exact-warp"])
+@pytest.mark.parametrize("size", [(96, 80), (97, 81)])
+def test_splats_are_composited_over_a_backdrop(backend, variant, size):
+    scene, camera = scenes.cloud(600, seed=3), scenes.camera(*size)
+    behind = stripes(*size, seed=1)
+    reference = Renderer(ReferenceBackend(), scene, *size, "baseline", keep_float=True, takes_backdrop=True)
+    expected = reference.render(camera, behind)
+    alone = reference.render(camera)  # the same renderer, without one: its background's colour
+    shown = alone.image_f32 + alone.transmittance[..., None] * (behind[..., ::-1] / 255)
+    np.testing.assert_allclose(expected.image_f32, shown, atol=1e-12)
+    renderer = Renderer(backend, scene, *size, variant, keep_float=True, takes_backdrop=True)
+    assert_meets_bar(renderer.render(camera, behind), expected, reference)
+    assert_meets_bar(renderer.render(camera), alone, reference)
+
+
+def test_nothing_in_view_leaves_the_backdrop_as_it_is(any_backend):
+    scene, camera = scenes.one(mean=(0, 0, -5)), scenes.camera(97, 81)
+    behind = stripes(97, 81, seed=2)
+    renderer = Renderer(any_backend, scene, 97, 81, "auto", takes_backdrop=True)
+    np.testing.assert_array_equal(renderer.render(camera, behind).image, behind)
+
+
+def test_each_frame_under_way_keeps_its_own_backdrop(any_backend):
+    scene, camera = scenes.cloud(300), scenes.camera()
+    renderer = Renderer(any_backend, scene, 96, 80, "auto", takes_backdrop=True)
+    behind = [stripes(96, 80, seed=seed) for seed in range(6)]
+    alone = [renderer.render(camera, one).image for one in behind]
+    under_way, drawn = [], []
+    for one in behind:
+        under_way.append(renderer.submit(camera, one))
+        if len(under_way) == any_backend.depth:
+            drawn.append(renderer.collect(under_way.pop(0)).image)
+    drawn += [renderer.collect(ticket).image for ticket in under_way]
+    np.testing.assert_array_equal(drawn, alone)
+
+
+def test_a_frame_drawn_again_keeps_its_backdrop(any_backend, monkeypatch):
+    scene, camera, behind = scenes.cloud(600), scenes.camera(), stripes(96, 80, seed=4)
+    expected = Renderer(any_backend, scene, 96, 80, "auto", takes_backdrop=True).render(camera, behind)
+    renderer = Renderer(any_backend, scene, 96, 80, "auto", takes_backdrop=True)
+    renderer._grow(16)
+    again = renderer.render(camera, behind)
+    assert again.redraws == 1
+    np.testing.assert_array_equal(again.image, expected.image)
+
+
+def test_a_wrong_backdrop_is_refused(host):
+    scene, camera = scenes.cloud(10), scenes.camera()
+    with pytest.raises(ValueError, match="takes_backdrop"):
+        Renderer(host, scene, 96, 80).submit(camera, stripes(96, 80, seed=0))
+    renderer = Renderer(host, scene, 96, 80, takes_backdrop=True)
+    for wrong in (stripes(80, 96, seed=0), stripes(96, 80, seed=0).astype(np.float32)):
+        with pytest.raises(ValueError, match="backdrop is"):
+            renderer.submit(camera, wrong)

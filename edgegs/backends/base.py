@@ -69,6 +69,13 @@ class Backend(abc.ABC):
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """Copy an array of the buffer's shape to the device, converting to its dtype."""
 
+    def send(self, buffer: Buffer, array: np.ndarray) -> None:
+        """Begin to copy an array of the buffer's shape and dtype, before whatever is launched next.
+
+        The buffer's last copy must have been used up; the array may change once that has been collected.
+        """
+        self.upload(buffer, array)
+
     @abc.abstractmethod
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of the buffer's content, after everything launched before."""

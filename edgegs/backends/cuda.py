@@ -139,6 +139,12 @@ class CudaBackend(StructBackend):
             with driver_errors(f"uploading {buffer.label}"):
                 driver.memcpy_htod(buffer.memory, np.ascontiguousarray(array, buffer.dtype))
 
+    def send(self, buffer: Buffer, array: np.ndarray) -> None:
+        with driver_errors(f"sending {buffer.label}"):
+            memory = self._stage(buffer, 0)
+            memory[...] = array
+            driver.memcpy_htod_async(buffer.memory, memory, self._compute)
+
     def download(self, buffer: Buffer) -> np.ndarray:
         array = np.empty(buffer.shape, buffer.dtype)
         with driver_errors(f"reading {buffer.label}"):

@@ -69,7 +69,7 @@ class HostBackend(StructBackend):
         self._pool = self._lib.edgegs_host_create(n_threads) or None
         if self._pool is None:
             raise DeviceError(f"{n_threads} threads cannot be started here; ask for fewer (render.threads, --threads)")
-        self.device = "{}, {} thread{}".format(_processor(), n_threads, "" if n_threads == 1 else "s")
+        self.device = "{}, {} thread{}".format(processor(), n_threads, "" if n_threads == 1 else "s")
         self.image = path.name
         # a few shares a thread: enough to balance, few enough that their tables stay small
         self.n_blocks = min(8 * n_threads, MAX_BLOCKS)
@@ -127,7 +127,8 @@ class HostBackend(StructBackend):
             self._pool = None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name, as people know it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.lower().startswith(("model name", "hardware")):

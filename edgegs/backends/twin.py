@@ -283,8 +283,11 @@ def rasterize(p: SimpleNamespace) -> None:
         centres = np.stack(grid, axis=-1).reshape(-1, 2)
         splats = p.instance_splats[p.tile_starts[tile] : p.tile_starts[tile + 1]]
         rgb, transmittance = composite(p, splats, centres)
-        rgb = rgb + transmittance[:, None] * p.background
         shape = (y1 - y0, x1 - x0)
+        behind = p.background
+        if p.pixel_backdrop is not None:
+            behind = p.pixel_backdrop[y0:y1, x0:x1, ::-1].reshape(-1, 3) / 255
+        rgb = rgb + transmittance[:, None] * behind
         byte = np.floor(np.clip(rgb[:, ::-1], 0, 1) * 255 + 0.5).astype(np.uint8)
         p.pixel_bgr[y0:y1, x0:x1] = byte.reshape(*shape, 3)
         if p.pixel_rgb is not None:

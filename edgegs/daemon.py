@@ -1,7 +1,8 @@
 """The daemon: startup, tick, shutdown.
 
-Startup loads the scene, opens a backend, starts outputs and telemetry. A tick draws one frame where the camera
-path is now and hands it to every output, none of which it waits for. Shutdown closes all of it, whatever failed.
+Startup opens the outputs that people watch, which show a placeholder meanwhile, loads the scene, opens a backend,
+starts telemetry and the other outputs. A tick takes what came from windows and camera, draws one frame and hands it to
+every output, none of which it waits for. Shutdown closes all of it, whatever failed.
 Only this file (and the command line) reads the configuration.
 """
 
@@ -11,23 +12,26 @@ import collections
 import logging
 import os
 import signal
+import threading
 import time
-from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from edgegs import __version__, outputs
 from edgegs.backends import create, severity
-from edgegs.camera import PosePath, build_path
-from edgegs.config import Config, Output
-from edgegs.errors import AccessError, ConfigError, InputError, OutputError
-from edgegs.files import read_regular
+from edgegs.camera import InputEvent, PathClock, PosePath, build_path
+from edgegs.config import Config
+from edgegs.errors import AccessError, OutputError
 from edgegs.frame import Frame
-from edgegs.outputs import PacedOutput
+from edgegs.outputs import PacedOutput, read_token
+from edgegs.placeholder import Placeholder
 from edgegs.renderer import Renderer, Ticket
 from edgegs.scene import Scene, load
-from edgegs.sinks import SinkRunner, create_sink, sink_options
 from edgegs.summary import figures, summary
 from edgegs.telemetry import Telemetry
+from edgegs.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from edgegs.capture import Capture
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +43,10 @@ STOP_S = 5.0
 SPARE = 0.8
 #: Frames that the summary's percentiles are taken over.
 SUMMARY_FRAMES = 4096
-#: A token file holds one line.
-MAX_TOKEN_BYTES = 4096
+#: A loop that has not finished a frame for so long (or for three periods) is not healthy, seconds.
+HEALTHY_S = 10.0
+#: Keys and drags that may wait for the next frame; older ones give way.
+MAX_INPUTS = 1024
 
 
 class _Stopped(Exception):
@@ -71,6 +77,12 @@ class Daemon:
         self._first_ns = 0
         self._facts: Dict[str, Any] = {}
         self._telemetry: Optional[Telemetry] = None
+        self._path: Optional[PosePath] = None
+        self._capture: Optional[Capture] = None
+        self._inputs: Deque[InputEvent] = collections.deque(maxlen=MAX_INPUTS)
+        self._placeholder: Optional[Placeholder] = None
+        self._loading: Tuple[str, Optional[float]] = ("starting", None)
+        self._metrics = Metrics(self.status, self._snapshot)
 
     def stop(self, reason: str) -> None:
         """Ask the loop to end after the frame that it is drawing; safe in a signal handler."""
@@ -87,12 +99,16 @@ class Daemon:
         closing: List[Callable[[], None]] = []
         reason = "fault"
         try:
-            token = self._token()
+            self._make_outputs()
+            self._start_outputs(live=True)
+            camera = self.config.camera
+            self._placeholder = Placeholder(self.outputs, camera.width, camera.height, lambda: self._loading)
+            self._placeholder.start()
             scene = self._load_scene()
             renderer, path = self._start_renderer(scene, closing)
             telemetry = self._start_telemetry(scene, renderer, closing)
             del scene  # its arrays are on the device now
-            self._start_outputs(token, closing)
+            self._start_outputs(live=False)
             self._loop(renderer, path, telemetry, frames, duration_s)
             reason = "finished"
         except _Stopped:
@@ -100,6 +116,7 @@ class Daemon:
         finally:
             finished = self._stop_reason is None
             self._stop_reason = self._stop_reason or reason
+            closing.append(self._stop_outputs)  # before the log ends, which tells what they dropped
             for close in reversed(closing):
                 try:
                     close()
@@ -131,16 +148,25 @@ class Daemon:
 
         return restore
 
-    def _go_on(self, *_: int) -> None:
+    def _go_on(self) -> None:
         """Called between the steps of startup, which may take minutes: ends it when told to stop."""
+        while self._inputs:
+            if self._inputs.popleft().key == "q":
+                self.stop("key q")
         if self._stop_reason is not None:
             raise _Stopped
+
+    def _progress(self, rows_done: int, n_rows: int) -> None:
+        self._loading = (self._loading[0], rows_done / n_rows if n_rows else None)
+        self._go_on()
 
     def _load_scene(self) -> Scene:
         self._go_on()
         settings = self.config.scene
         log.info("loading %s", settings.path)
-        scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=self._go_on)
+        self._loading = ("loading " + os.path.basename(settings.path), None)
+        scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=self._progress)
+        self._loading = ("starting", None)
         for warning in scene.warnings:
             log.warning("%s", warning)
         for cause, rows in scene.dropped.items():
@@ -158,12 +184,29 @@ class Daemon:
             camera.far,
             scene_bounds=scene.bounds(),
         )
+        self._path = path
+        closing.append(path.close)
+        path.open()
+        if camera.background is not None:
+            from edgegs.capture import Capture  # brings OpenCV, which a run without a background may not need
+
+            source = camera.background
+            self._capture = Capture(source.uri, camera.width, camera.height, fit=source.fit, fps=source.fps)
+            self._capture.start()
         self._go_on()
         backend, why = create(render.backend, render.threads)
         closing.append(backend.close)
         log.log(severity(render.backend, backend), "%s", why)
         self._go_on()
-        renderer = Renderer(backend, scene, camera.width, camera.height, render.variant, render.background)
+        renderer = Renderer(
+            backend,
+            scene,
+            camera.width,
+            camera.height,
+            render.variant,
+            render.background,
+            takes_backdrop=self._capture is not None,
+        )
         closing.append(renderer.close)
         self._facts = {
             "scene": scene.path,
@@ -209,50 +252,43 @@ class Daemon:
             log.info("run log: %s", telemetry.log_path)
         return telemetry
 
-    def _start_outputs(self, token: Optional[str], closing: List[Callable[[], None]]) -> None:
-        def stop_outputs() -> None:
-            outputs.stop(self.outputs, STOP_S)
-            for output in self.outputs:
-                self._report_drops(output)
-
-        closing.append(stop_outputs)
+    def _make_outputs(self) -> None:
+        camera, render = self.config.camera, self.config.render
+        token_file = self.config.http.token_file
+        offered = {
+            "status": self.status,
+            "ready": self.not_ready,
+            "healthy": self.not_healthy,
+            "metrics": self._metrics.render,
+            "history": self._history,
+            "token": None if token_file is None else read_token(token_file),
+            "on_input": self._inputs.append,
+        }
         for settings in self.config.outputs:
             self._go_on()
-            sink = create_sink(settings.uri, **self._sink_options(settings, token))
-            fps = self.config.render.target_fps or 30.0
-            runner = SinkRunner(
-                sink,
-                self.config.camera.width,
-                self.config.camera.height,
-                min(fps, settings.fps or fps),
-                required=settings.required,
-            )
-            self.outputs.append(PacedOutput(runner, settings.label, settings.fps))
-            runner.start()
+            fps = render.target_fps or 30.0
+            self.outputs.append(outputs.make_output(settings, camera.width, camera.height, fps, offered))
 
-    def _sink_options(self, settings: Output, token: Optional[str]) -> Dict[str, Any]:
-        offered: Dict[str, Any] = {"status": self.status, "ready": self.not_ready, "token": token}
-        if settings.quality is not None:
-            offered["quality"] = settings.quality
-        known = sink_options(settings.uri)
-        return {name: value for name, value in offered.items() if name in known}
+    def _start_outputs(self, live: bool) -> None:
+        """Open the outputs that people watch, or the others: those begin with the first frame of the scene."""
+        self._go_on()
+        for output in self.outputs:
+            if output.runner.sink.live == live:
+                output.runner.start()
 
-    def _token(self) -> Optional[str]:
-        """The content of http.token_file; raises ConfigError or AccessError."""
-        file = self.config.http.token_file
-        if file is None:
-            return None
-        try:
-            raw = read_regular(Path(file), MAX_TOKEN_BYTES + 1, "http.token_file")
-        except InputError as error:
-            raise ConfigError(str(error)) from None
-        token = raw.decode("ascii", "replace").strip()
-        if len(raw) > MAX_TOKEN_BYTES or len(token) < 16 or not all("!" <= letter <= "~" for letter in token):
-            raise ConfigError(
-                f"http.token_file {file}: must hold one line of at least 16 printable ASCII characters without spaces; "
-                "`openssl rand -hex 16 > FILE` makes one"
-            )
-        return token
+    def _stop_outputs(self) -> None:
+        """Finish outputs and camera side by side: none of them may use up the others' time."""
+        if self._placeholder is not None:
+            self._placeholder.stop()
+        closing = None
+        if self._capture is not None:
+            closing = threading.Thread(target=self._capture.close)
+            closing.start()
+        outputs.stop(self.outputs, STOP_S)
+        for output in self.outputs:
+            self._report_drops(output)
+        if closing is not None:
+            closing.join()
 
     # ---- tick -------------------------------------------------------------------------------------------
 
@@ -272,6 +308,7 @@ class Daemon:
         target_fps = self.config.render.target_fps
         period = 1.0 / target_fps if target_fps else 0.0
         started = next_tick = time.monotonic()
+        path_clock = PathClock(started)
         self._first_ns = time.monotonic_ns()
         under_way: Deque[UnderWay] = collections.deque()
         n_begun = 0
@@ -280,7 +317,11 @@ class Daemon:
             now = time.monotonic()
             if duration_s is not None and now - started >= duration_s:
                 break
-            ticket = renderer.submit(path.camera_at(now - started))
+            self._take_inputs(path, path_clock, now)
+            if self._stop_reason is not None:
+                break
+            backdrop = None if self._capture is None else self._capture.latest()
+            ticket = renderer.submit(path.camera_at(path_clock.at(now)), backdrop)
             under_way.append(UnderWay(ticket, now, time.monotonic() - now))
             n_begun += 1
             if len(under_way) > (renderer.backend.depth - 1 if overlaps else 0):
@@ -294,6 +335,17 @@ class Daemon:
         while under_way:
             self._deliver(renderer, under_way.popleft(), telemetry)
 
+    def _take_inputs(self, path: PosePath, path_clock: PathClock, now: float) -> None:
+        """What people did at windows since the last frame: q ends the run, space pauses, the rest is the camera's."""
+        while self._inputs:
+            event = self._inputs.popleft()
+            if event.kind == "key" and event.key == "q":
+                self.stop("key q")
+            elif event.kind == "key" and event.key == " ":
+                path_clock.toggle(now)
+            else:
+                path.handle(event)
+
     def _deliver(self, renderer: Renderer, begun: UnderWay, telemetry: Telemetry) -> float:
         """Wait for a frame and hand it to everyone; returns what it would cost without overlap, seconds."""
         frame = renderer.collect(begun.ticket)
@@ -302,6 +354,10 @@ class Daemon:
         self._n_redraws += frame.redraws
         self._recent.append(figures(frame))
         telemetry.frame(frame)
+        self._metrics.frame(frame)
+        if self._placeholder is not None:
+            self._placeholder.stop()
+            self._placeholder = None
         for output in self.outputs:
             output.offer(frame, begun.began)
             self._report_drops(output)
@@ -310,6 +366,7 @@ class Daemon:
                 error = output.runner.status()["last_error"]
                 telemetry.event("output", output=output.label, state=state, error=error)
                 self._states[output.label] = state
+        outputs.check_hope(self.outputs)
         if not self._is_out and any(output.runner.first_delivery.is_set() for output in self.outputs):
             self._is_out = True
             log.info("the first frame is out, %.1f s after start", (time.monotonic_ns() - self._first_ns) / 1e9)
@@ -335,6 +392,10 @@ class Daemon:
         """The dict behind ``/status`` and the page: facts, the last window's figures, outputs."""
         result: Dict[str, Any] = dict(self._facts, version=__version__)
         result["outputs"] = [output.status() for output in self.outputs]
+        if self._path is not None and self._path.status():
+            result["camera"] = self._path.status()
+        if self._capture is not None:
+            result["background"] = self._capture.status()
         telemetry, frame = self._telemetry, self.frame
         if frame is not None:
             result.update(n_splats=frame.n_splats, n_visible=frame.n_visible, n_instances=frame.n_instances)
@@ -357,6 +418,22 @@ class Daemon:
     def not_ready(self) -> Optional[str]:
         """None when the run serves its outputs; else the reason."""
         return outputs.not_ready(self.outputs)
+
+    def not_healthy(self) -> Optional[str]:
+        """None while the loop draws, or still starts; else the reason."""
+        if not self._first_ns:
+            return None  # it still starts
+        since_ns = self._first_ns if self.frame is None else self.frame.t_mono_ns
+        age = (time.monotonic_ns() - since_ns) / 1e9
+        target_fps = self.config.render.target_fps
+        patience = max(HEALTHY_S, 3.0 / target_fps if target_fps else 0.0)
+        return None if age <= patience else f"no frame was drawn for {age:.0f} s"
+
+    def _snapshot(self) -> Dict[str, Any]:
+        return {} if self._telemetry is None else self._telemetry.snapshot()
+
+    def _history(self, after_s: Optional[float] = None) -> Dict[str, Any]:
+        return {} if self._telemetry is None else self._telemetry.history(after_s)
 
     def summary(self) -> str:
         """A table of the stage times of the last frames, for people."""

@@ -12,13 +12,12 @@ import platform
 import re
 import shutil
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
 from edgegs.errors import AccessError
-from edgegs.findings import OK, PROBLEM, WARNING, Finding, ask_python
+from edgegs.findings import OK, PROBLEM, WARNING, Finding, ask_python, side_by_side
 
 #: All checks together may take so long; what has not answered by then is a problem of its own, seconds.
 DEADLINE_S = 12.0
@@ -41,7 +40,7 @@ PACKAGES = (
     ("pycuda", "pycuda", "cuda"),
     ("jetson-stats", "jtop", "jetson"),
     ("nvidia-ml-py", "pynvml", "nvidia"),
-    ("aiohttp", "aiohttp", "web"),
+    ("paho-mqtt", "paho.mqtt", "mqtt"),
     ("matplotlib", "matplotlib", "report"),
 )
 
@@ -66,22 +65,7 @@ def examine(root: str = "/", deadline_s: float = DEADLINE_S) -> List[Finding]:
         "cache": cache,
         "memory": lambda: memory(root),
     }
-    found: Dict[str, List[Finding]] = {}
-
-    def work(name: str, check: Callable[[], List[Finding]]) -> None:
-        try:
-            found[name] = check()
-        except Exception as error:  # whatever a broken machine brings: the other checks still tell
-            found[name] = [Finding(name, WARNING, f"cannot be examined: {type(error).__name__}: {error}")]
-
-    threads = [threading.Thread(target=work, args=item, daemon=True) for item in checks.items()]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + deadline_s
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    late = f"no answer within {deadline_s:g} s"
-    return [one for name in checks for one in found.get(name, [Finding(name, PROBLEM, late)])]
+    return side_by_side(checks, deadline_s)
 
 
 def _gpu_and_images(root: str) -> List[Finding]:

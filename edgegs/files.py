@@ -1,7 +1,8 @@
-"""Files that people name: what a path may look like, and opening one without ever hanging on what is no file."""
+"""Files that people name: what a path may look like, opening one without ever hanging, writing one in one step."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -9,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Optional, Tuple
 
-from edgegs.errors import AccessError, InputError
+from edgegs.errors import AccessError, InputError, OutputError
 
 #: Control characters, and what is no character: half a surrogate pair.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -86,3 +87,24 @@ def read_regular(path: Path, max_bytes: int, what: str) -> bytes:
             return file.read(max_bytes)
         except OSError as error:
             raise InputError(f"{shown}: cannot be read: {error.strerror}; check the disk") from None
+
+
+def write_at_once(path: str, content: bytes) -> None:
+    """Write a file in one step: it appears whole under its name, or not at all.
+
+    Raises:
+        AccessError, OutputError: it cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}.new"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except PermissionError:
+        raise AccessError(f"{path}: permission denied; let this user write there, or name another place") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path}: cannot be written ({reason}); name another place") from None
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # there is one only after a failure
+            os.unlink(temporary)

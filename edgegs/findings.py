@@ -1,18 +1,21 @@
-"""What `edgegs doctor` finds, one sentence each, and how it asks a Python of its own about packages that may crash."""
+"""What `edgegs doctor` and `edgegs devices` find, one sentence each; checks that may hang, side by side; and how a
+Python of its own is asked about packages that may crash."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
 
 class Finding(NamedTuple):
-    """One line of the doctor's report.
+    """One line of a report.
 
     Attributes:
         check: what was looked at, such as "gpu".
@@ -26,6 +29,47 @@ class Finding(NamedTuple):
     state: str
     says: str
     fix: str = ""
+
+
+def side_by_side(checks: Dict[str, Callable[[], List[Finding]]], deadline_s: float) -> List[Finding]:
+    """The findings of all checks, in their order; never raises, and takes at most ``deadline_s``.
+
+    Each check has a thread of its own, which is left alone when it hangs: that is a finding, too, as is its failure.
+    """
+    found: Dict[str, List[Finding]] = {}
+
+    def work(name: str, check: Callable[[], List[Finding]]) -> None:
+        try:
+            found[name] = check()
+        except Exception as error:  # whatever a broken machine brings: the other checks still tell
+            found[name] = [Finding(name, WARNING, f"cannot be examined: {type(error).__name__}: {error}")]
+
+    threads = [threading.Thread(target=work, args=item, daemon=True) for item in checks.items()]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + deadline_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    late = f"no answer within {deadline_s:g} s"
+    return [one for name in checks for one in found.get(name, [Finding(name, PROBLEM, late)])]
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """One line a finding, and below it what mends it."""
+    for one in findings:
+        print(f"{one.state:<8} {one.check:<11} {one_line(one.says)}")
+        if one.fix:
+            print(f"{'':<20} -> {one_line(one.fix)}")
+
+
+def one_line(text: str) -> str:
+    """What a library, a driver or another machine says, without line breaks and without what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(text.split()))
+
+
+def count(n: int, what: str) -> str:
+    """"no problems", "1 problem", "2 problems"."""
+    return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
 
 
 def ask_python(script: str, timeout_s: float) -> Tuple[str, str]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, Optional, Sequence, Type
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Type
 
-from edgegs.errors import AccessError, EdgegsError, OutputError
+from edgegs.errors import AccessError, ConfigError, EdgegsError, InputError, OutputError
+from edgegs.files import read_regular
 from edgegs.frame import Frame
-from edgegs.sinks import SinkRunner
+from edgegs.sinks import SinkRunner, create_sink, sink_options
 
-#: An output that took no frame for so long is not ready, seconds.
+if TYPE_CHECKING:
+    from edgegs.config import Output
+
+#: An output that took no frame for so long (or for three periods of its own) is not ready, seconds.
 READY_S = 5.0
 #: A frame may come early, and may count as on time when late, by this share of the period: no frame comes exactly
 #: on the beat, and at a limit equal to the frame rate none should be lost.
 SLACK = 0.25
+#: A token file holds one line.
+MAX_TOKEN_BYTES = 4096
 
 
 class PacedOutput:
@@ -48,6 +55,42 @@ class PacedOutput:
         return dict(self.runner.status(), name=self.label)
 
 
+def make_output(
+    settings: Output, width: int, height: int, target_fps: float, offered: Dict[str, Any]
+) -> PacedOutput:
+    """The output that the configuration describes, not started yet.
+
+    Args:
+        width, height: of the pictures, pixels.
+        target_fps: of the run.
+        offered: what the run has to give to a sink that takes it as an option.
+
+    Raises:
+        ConfigError: an option that this output cannot use.
+    """
+    options = {**offered, **settings.options()}
+    known = sink_options(settings.uri)
+    sink = create_sink(settings.uri, **{name: value for name, value in options.items() if name in known})
+    fps = min(target_fps, settings.fps or target_fps)
+    runner = SinkRunner(sink, width, height, fps, required=settings.required)
+    return PacedOutput(runner, settings.label, settings.fps)
+
+
+def read_token(file: str) -> str:
+    """The token in ``http.token_file``; raises ConfigError or AccessError."""
+    try:
+        raw = read_regular(Path(file), MAX_TOKEN_BYTES + 1, "http.token_file")
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    token = raw.decode("ascii", "replace").strip()
+    if len(raw) > MAX_TOKEN_BYTES or len(token) < 16 or not all("!" <= letter <= "~" for letter in token):
+        raise ConfigError(
+            f"http.token_file {file}: must hold one line of at least 16 printable ASCII characters without spaces; "
+            "`openssl rand -hex 16 > FILE` makes one"
+        )
+    return token
+
+
 def counting(outputs: Sequence[PacedOutput]) -> Sequence[PacedOutput]:
     """The outputs by which a run is judged: the required ones; all, where none is required."""
     return [output for output in outputs if output.runner.required] or outputs
@@ -58,7 +101,7 @@ def not_ready(outputs: Sequence[PacedOutput]) -> Optional[str]:
     reasons = []
     for output in counting(outputs):
         age = output.runner.status()["last_write_age_s"]
-        if age is not None and age <= READY_S:
+        if age is not None and age <= max(READY_S, 3.0 / output.runner.fps):
             if not output.runner.required:
                 return None
         else:
@@ -68,12 +111,25 @@ def not_ready(outputs: Sequence[PacedOutput]) -> Optional[str]:
     return "; ".join(reasons) or None
 
 
+def check_hope(outputs: Sequence[PacedOutput]) -> None:
+    """Raise the error of an output that is needed (a required one; the last, where none is) and failed for good."""
+    judged = counting(outputs)
+    lost = [output for output in judged if output.runner.gave_up]
+    if not lost or (len(lost) < len(judged) and not lost[0].runner.required):
+        return
+    cause = lost[0].runner.error
+    if isinstance(cause, EdgegsError):
+        raise cause
+    raise OutputError(f"output {lost[0].label}: {cause}")
+
+
 def undelivered(outputs: Sequence[PacedOutput], finished: bool) -> Optional[EdgegsError]:
-    """What a run failed of: a required output (or every one, if none is required) that wrote no frame at all.
+    """What a run failed of: a required output (or every one, if none is required) that wrote no frame at all; or a
+    required one that was down at the end.
 
     Args:
         finished: the run came to its own end. One that was told to stop may have left an output no time: then only
-            an output that met an error counts.
+            an output that met an error and never wrote counts.
 
     Returns:
         An error with the exit code of what the first such output died of; None when the run delivered.
@@ -83,6 +139,12 @@ def undelivered(outputs: Sequence[PacedOutput], finished: bool) -> Optional[Edge
     if len(silent) < len(judged) and not judged[0].runner.required:
         return None
     failed = [output for output in silent if finished or output.runner.error is not None]
+    if finished:
+        failed += [
+            output
+            for output in judged
+            if output not in silent and output.runner.required and output.runner.error is not None
+        ]
     if not failed:
         return None
     first, others = failed[0], len(failed) - 1
@@ -91,7 +153,8 @@ def undelivered(outputs: Sequence[PacedOutput], finished: bool) -> Optional[Edge
     if isinstance(cause, EdgegsError):
         kind = type(cause)
     more = f" (nor to {others} more)" if others else ""
-    return kind(f"no frame was delivered to {first.label}{more}: {text or 'it took none'}")
+    what = "no frame was delivered to" if first in silent else "frames were lost at the end of"
+    return kind(f"{what} {first.label}{more}: {text or 'it took none'}")
 
 
 def stop(outputs: Sequence[PacedOutput], timeout_s: float) -> None:

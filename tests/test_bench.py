@@ -387,7 +387,7 @@ def test_commit(tmp_path, monkeypatch):
 def test_bench_needs_few_packages(kernels):
     script = (
         "import sys\n"
-        "for name in 'cv2 pydantic matplotlib yaml prometheus_client aiohttp'.split(): sys.modules[name] = None\n"
+        "for name in 'cv2 pydantic matplotlib yaml prometheus_client paho.mqtt'.split(): sys.modules[name] = None\n"
         "from edgegs.cli import main\n"
         f"sys.exit(main(['bench', *{TINY!r}]))"
     )

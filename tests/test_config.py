@@ -14,9 +14,18 @@ from pydantic import ValidationError
 
 from edgegs import camera
 from edgegs.config import Config, effective, load_config
-from edgegs.config.camera_paths import CamerasJsonPath, FixedPath, Key, KeyframesPath, OrbitPath
+from edgegs.config.camera_paths import (
+    CamerasJsonPath,
+    FixedPath,
+    InteractivePath,
+    Key,
+    KeyframesPath,
+    MqttPath,
+    OrbitPath,
+    UdpPath,
+)
 from edgegs.config.masking import MASK, is_secret_key, mask_text, one_line
-from edgegs.config.model import Camera, Http, Log, Output, Render, Scene, Telemetry
+from edgegs.config.model import Background, Camera, Http, Log, Output, Render, Scene, Telemetry
 from edgegs.errors import AccessError, InputError
 from edgegs.scene import synth
 
@@ -289,12 +298,18 @@ def test_default_yaml_shows_every_camera_path(tmp_path: Path) -> None:
         "fixed": FixedPath,
         "keyframes": KeyframesPath,
         "cameras_json": CamerasJsonPath,
+        "udp": UdpPath,
+        "mqtt": MqttPath,
+        "interactive": InteractivePath,
     }
     seen = []
     for block in blocks:
         uncommented = re.sub(r"^  # ", "  ", block, flags=re.MULTILINE)
         assert "  path: null\n" in text
-        config = load(tmp_path, text.replace("  path: null\n", uncommented))
+        shown = text.replace("  path: null\n", uncommented)
+        if "interactive" in uncommented:  # moved by the keys of a window
+            shown = shown.replace("mjpeg://127.0.0.1:8080\n    # Whether", "display://0\n    # Whether")
+        config = load(tmp_path, shown)
         written = yaml.safe_load(uncommented)["path"]
         kind = written["kind"]
         seen.append(kind)
@@ -303,11 +318,21 @@ def test_default_yaml_shows_every_camera_path(tmp_path: Path) -> None:
             fields(Key, key)
         path = config.camera.path
         assert path is not None
-        shown = path.model_dump()
+        settings = path.model_dump()
         for name, field in models[kind].model_fields.items():
             if not field.is_required():
-                assert shown[name] == field.default, name
+                assert settings[name] == field.default, name
     assert seen == list(models)
+
+
+def test_default_yaml_shows_the_background(tmp_path: Path) -> None:
+    text = (CONFIGS / "default.yaml").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^  # background:\n(?:  #   .*\n)+", text, re.MULTILINE)
+    uncommented = re.sub(r"^  # ", "  ", block, flags=re.MULTILINE)
+    config = load(tmp_path, text.replace("  background: null\n", uncommented))
+    written = fields(Background, yaml.safe_load(uncommented)["background"])
+    assert config.camera.background == Background.model_validate(written)
+    assert config.camera.background == Background.model_validate(written["uri"]), "the defaults"
 
 
 def test_demo_yaml() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from config_texts import MINIMAL, add, load, output, problems
 
-from edgegs.sinks import create_sink
+from edgegs.sinks import create_sink, sink_options
 
 
 def cam(text: str) -> str:
@@ -328,10 +329,12 @@ def test_messages_stay_on_their_line(tmp_path: Path) -> None:
         ("null", "not a URI; write \"null:\""),
         ("127.0.0.1:8080", "write mjpeg://127.0.0.1:8080"),
         ("null:x", "null: takes nothing after its colon"),
-        ("display://0", "scheme display: are not supported by this version; supported: null:, file://, mjpeg://"),
-        ("v4l2:///dev/video10", "not supported by this version"),
-        ("rtp://10.0.0.1:5000", "not supported by this version"),
-        ("rtsp://user:pw@:8554/x", "not supported by this version (got \"rtsp://***@:8554/x\")"),
+        ("display://first", "not a monitor; write display://0"),
+        ("v4l2:///data/video10", "not a device; write v4l2:///dev/video10"),
+        ("/dev/video10", "not a URI (got \"/dev/video10\"); write v4l2:///dev/video10"),
+        ("rtp://10.0.0.1", "no port; write rtp://10.0.0.1:5000"),
+        ("rtsp://user:pw@:8554/x", "takes no user and password (got \"rtsp://***@:8554/x\")"),
+        ("rtsp://@:8554", "no name after the port"),
         ("http://127.0.0.1:80", "unknown scheme http:; did you mean mjpeg:?"),
         ("flie:///a.mp4", "did you mean file:?"),
         ("file:a.mp4", "needs two slashes; write file://a.mp4"),
@@ -377,6 +380,12 @@ def test_bad_output(tmp_path: Path, uri: str, words: str) -> None:
         ("mjpeg://127.0.0.1:8080", "mjpeg", "mjpeg://127.0.0.1:8080"),
         ("mjpeg://localhost:0/", "mjpeg", "mjpeg://localhost:0"),
         ("mjpeg://[::1]:8080", "mjpeg", "mjpeg://[::1]:8080"),
+        ("display://1", "display", "display://1"),
+        ("v4l2:///dev/video10", "v4l2", "v4l2:///dev/video10"),
+        ("v4l2://label/edgegs", "v4l2", "v4l2://label/edgegs"),
+        ("rtp://10.0.0.1:5000", "rtp", "rtp://10.0.0.1:5000"),
+        ("rtsp://@:8554/live", "rtsp-server", "rtsp://@:8554/live"),
+        ("rtsp://h:8554/live", "rtsp-client", "rtsp://h:8554/live"),
     ],
 )
 def test_good_output(tmp_path: Path, uri: str, kind: str, normal: str) -> None:
@@ -387,7 +396,7 @@ def test_good_output(tmp_path: Path, uri: str, kind: str, normal: str) -> None:
     if kind in ("video", "frames", "image"):
         assert "file://" + made.uri.path == made.uri.text
     if kind == "mjpeg":
-        assert made.uri.is_loopback
+        assert not made.uri.needs_token
         assert made.uri.host in ("127.0.0.1", "localhost", "::1")
 
 
@@ -433,3 +442,101 @@ def test_quality_only_of_jpeg(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, output('[{uri: "file://a.mp4", quality: 50}]'))
     assert "outputs.0.quality: only mjpeg: and .jpg outputs have a quality (got 50)" in found
     assert load(tmp_path, output('[{uri: "file://a.jpg", quality: 50}]')).outputs[0].quality == 50
+
+
+@pytest.mark.parametrize(
+    ("uri", "option", "words"),
+    [
+        ("null:", "rotation_deg: 90", "rotation_deg: only display: outputs have rotation_deg (got 90); remove it"),
+        ("display://0", "rotation_deg: 45", "rotation_deg: must be one of 0, 90, 180, 270"),
+        ("display://0", "x_display: seven", 'x_display: not an X display (got seven); write ":0"'),
+        ("display://0", "overlay: 1", "overlay: must be true or false"),
+        ("file://a.mkv", "overlay: true", "overlay: only display: outputs have overlay"),
+        ("v4l2:///dev/video1", "pixel_format: bgr", "pixel_format: must be one of yuyv, i420"),
+        ("rtp://h:1", "encoder: opencv", "encoder: OpenCV's own codecs write files only"),
+        ("rtp://h:1", "encoder: x265enc", "encoder: must be one of auto, nvv4l2h264enc, omxh264enc, x264enc, opencv"),
+        ("rtp://h:1", "bitrate_kbps: 3", "bitrate_kbps: must be at least 50"),
+        ("file://a.png", "bitrate_kbps: 3000", "bitrate_kbps: only videos, rtp: and rtsp: outputs have bitrate_kbps"),
+        ("rtp://h:1", "keyframe_interval_s: 0", "keyframe_interval_s: must be at least 0.1"),
+        ("mjpeg://127.0.0.1:1", "max_clients: 65", "max_clients: must be at most 64"),
+        ("mjpeg://127.0.0.1:1", "hosts: [a b]", "hosts.0: not the name or the address of a machine"),
+        ("mjpeg://127.0.0.1:1", "hosts: lobby", "hosts: must be a list"),
+    ],
+)
+def test_bad_option(tmp_path: Path, uri: str, option: str, words: str) -> None:
+    (found,) = problems(tmp_path, output(f"[{{uri: '{uri}', {option}}}]"))
+    assert "outputs.0." + words in found
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("display://0", {"rotation_deg": 270, "overlay": True, "x_display": ":0.0"}),
+        ("display://0", {"rotation_deg": 0, "overlay": False}),
+        ("v4l2://label/edgegs", {"pixel_format": "i420"}),
+        ("rtsp://@:8554/live", {"encoder": "x264enc", "bitrate_kbps": 2000, "keyframe_interval_s": 0.5}),
+        ("file:///a.mp4", {"encoder": "opencv"}),
+        ("mjpeg://127.0.0.1:1", {"quality": 70, "max_clients": 2, "hosts": ("lobby.example.org", "10.0.0.9")}),
+    ],
+)
+def test_options_reach_the_sink(tmp_path: Path, uri: str, options: Any) -> None:
+    text = json.dumps([{"uri": uri, **options}])
+    (made,) = load(tmp_path, output(text)).outputs
+    assert made.options() == options
+    assert set(options) <= set(sink_options(made.uri))
+    create_sink(made.uri, **made.options())
+
+
+# ---- camera
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("{kind: upd}", "kind: must be one of orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive"),
+        ("{kind: udp, port: 0}", "port: must be at least 1"),
+        ("{kind: udp, host: 'a b'}", "host: not the name or the address of a machine"),
+        ("{kind: udp, home: {eye: [0, 0, 0], target: [0, 0, 0]}}", "home.target: target must differ from eye"),
+        ("{kind: udp, home: {eye: [0, 0, 0]}}", "home.target: required key is missing"),
+        ("{kind: mqtt, password_file: p}", "password_file: a password without a user"),
+        ("{kind: mqtt, topic: ''}", "topic: "),
+        ("{kind: interactive}", "kind: nobody can move this camera: there is no display: output"),
+    ],
+)
+def test_bad_pose_source(tmp_path: Path, path: str, words: str) -> None:
+    (found,) = problems(tmp_path, MINIMAL.replace("480}", f"480, path: {path}}}"))
+    assert "camera.path." + words in found
+
+
+def test_virtual_cameras_need_even_sizes(tmp_path: Path) -> None:
+    text = output('["v4l2:///dev/video10"]').replace("640", "641").replace("480", "481")
+    found = problems(tmp_path, text)
+    assert [line.split(" (")[0] for line in found] == [
+        "c.yaml:2: camera.width: must be even for a v4l2: output",
+        "c.yaml:2: camera.height: must be even for a v4l2: output",
+    ]
+    load(tmp_path, text.replace("v4l2:///dev/video10", "display://0"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("video0", "not a URI"),
+        ("/dev/video0", "not a URI (got /dev/video0); write v4l2:///dev/video0"),
+        ("rtsp://h/x", "unknown scheme rtsp:"),
+        ("csi://first", "not the number of a sensor; write csi://0"),
+        ("file://a.gif", "a file of the type .gif"),
+    ],
+)
+def test_bad_background(tmp_path: Path, uri: str, words: str) -> None:
+    for written, key in ((uri, "camera.background"), (f"{{uri: {uri}, fit: cover}}", "camera.background.uri")):
+        (found,) = problems(tmp_path, MINIMAL.replace("480}", f"480, background: {written}}}"))
+        assert key + ": " in found
+        for part in words.split("; "):
+            assert part in found
+
+
+def test_good_background(tmp_path: Path) -> None:
+    made = load(tmp_path, MINIMAL.replace("480}", "480, background: file://loop.mp4}")).camera.background
+    assert made is not None
+    assert (made.uri.path, made.uri.kind, made.fit, made.fps) == (str(tmp_path / "loop.mp4"), "video", "cover", 30.0)

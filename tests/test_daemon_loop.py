@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +15,15 @@ import pytest
 import scenes
 
 import edgegs.daemon
+import edgegs.outputs
+from edgegs.camera import InputEvent
 from edgegs.config import load_config
 from edgegs.daemon import Daemon
 from edgegs.errors import AccessError, ConfigError, DeviceError, OutputError
 from edgegs.frame import STAGES, Frame
-from edgegs.outputs import PacedOutput, undelivered
+from edgegs.outputs import PacedOutput, not_ready, read_token, undelivered
 from edgegs.scene import write_ply
+from edgegs.sinks import Sink
 from edgegs.summary import summary
 
 
@@ -67,12 +72,12 @@ class FakeRenderer:
     def __init__(self, clock, depth, draw_s):
         self.clock, self.draw_s = clock, draw_s
         self.backend = SimpleNamespace(depth=depth)
-        self.log = []
+        self.log, self.times, self.events = [], [], []
         self.n = self.n_frames = 0
         self.idle_at = 0.0
         self.on_submit = lambda index: None
 
-    def submit(self, camera):
+    def submit(self, camera, backdrop=None):
         index, self.n = self.n, self.n + 1
         assert index - self.n_frames < self.backend.depth, "more frames under way than there is room for"
         self.on_submit(index)
@@ -97,7 +102,11 @@ class FakeOutput:
         self.renderer, self.deliver_s = renderer, deliver_s
         self.frames = []
         self.runner = SimpleNamespace(
-            state="up", first_delivery=threading.Event(), status=lambda: {"last_error": None}, required=False
+            state="up",
+            first_delivery=threading.Event(),
+            status=lambda: {"last_error": None},
+            required=False,
+            gave_up=False,
         )
 
     def new_drops(self):
@@ -120,7 +129,7 @@ def loop(make_daemon, monkeypatch):
         if on_submit:
             renderer.on_submit = lambda index: on_submit(daemon, index)
         daemon.outputs = [output]
-        path = SimpleNamespace(camera_at=lambda seconds: None)
+        path = SimpleNamespace(camera_at=lambda seconds: renderer.times.append(seconds), handle=renderer.events.append)
         telemetry = SimpleNamespace(frame=lambda frame: None, event=lambda kind, **fields: None)
         daemon._loop(renderer, path, telemetry, frames, duration_s)
         assert output.frames == list(range(renderer.n)), "frames were lost or came out of order"
@@ -176,6 +185,50 @@ def test_frames_counts_deliveries_and_a_stop_loses_none(loop, depth):
     assert renderer.n == renderer.n_frames == 5
 
 
+# ---- what people do at a window -------------------------------------------------------------------------
+
+
+def key(name):
+    return InputEvent("key", key=name)
+
+
+def test_space_stops_the_path_and_not_the_picture(loop):
+    def press(daemon, index):
+        if index in (3, 6):
+            daemon._inputs.append(key(" "))
+
+    renderer = loop(depth=1, draw_s=0.01, target_fps=10, frames=10, on_submit=press)
+    assert renderer.n == 10
+    # seen with the frame after it: 4, 5 and 6 show the same moment, and the path goes on from there
+    assert renderer.times == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.5, 0.6])
+
+
+def test_q_ends_the_run_and_the_rest_moves_the_camera(loop):
+    drag = InputEvent("drag", dx=0.1, dy=-0.2, button="left")
+
+    def press(daemon, index):
+        if index == 2:
+            for event in (key("w"), drag, key("q"), key("s")):
+                daemon._inputs.append(event)
+
+    renderer = loop(depth=1, draw_s=0.01, frames=100, on_submit=press)
+    assert renderer.n == renderer.n_frames == 3
+    assert renderer.events == [key("w"), drag, key("s")]
+
+
+def test_q_ends_a_run_that_still_loads(make_daemon, monkeypatch):
+    daemon = make_daemon("render: {backend: reference}\n")
+
+    def load(*arguments, **options):
+        daemon._inputs.append(key("q"))
+        return real(*arguments, **options)
+
+    real = edgegs.daemon.load
+    monkeypatch.setattr(edgegs.daemon, "load", load)
+    assert daemon.run(frames=1) == 0
+    assert daemon.frame is None
+
+
 # ---- pacing of one output -------------------------------------------------------------------------------
 
 
@@ -214,7 +267,7 @@ def test_a_limit_equal_to_the_frame_rate_loses_no_frame():
 
 # ---- signals --------------------------------------------------------------------------------------------
 
-STEPS = ("load", "create", "Renderer", "Telemetry", "create_sink")
+STEPS = ("create_sink", "load", "create", "Renderer", "Telemetry")
 
 
 @pytest.mark.parametrize(("step", "when"), [("load", "before"), *[(step, "after") for step in STEPS]])
@@ -234,13 +287,15 @@ def test_a_signal_while_starting_ends_it_after_that_step(make_daemon, monkeypatc
         return call
 
     for name in STEPS:
-        monkeypatch.setattr(edgegs.daemon, name, watched(name, getattr(edgegs.daemon, name)))
+        module = edgegs.outputs if name == "create_sink" else edgegs.daemon
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     daemon = make_daemon("render: {backend: reference}\n", '["null:", {uri: "null:", name: second}]')
     before = signal.getsignal(signal.SIGTERM)
     assert daemon.run(frames=1) == 0
     assert daemon.frame is None
     # told before, a scene is not even read to its end
-    assert done == list(STEPS[: STEPS.index(step) + (when == "after")])
+    assert list(dict.fromkeys(done)) == list(STEPS[: STEPS.index(step) + (when == "after")])
+    assert done.count("create_sink") == (1 if step == "create_sink" else 2)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -281,7 +336,7 @@ def test_the_token_is_checked_before_the_scene_is_read(make_daemon, monkeypatch,
             daemon.run(frames=1)
         assert str(caught.value).count("http.token_file") == 1
     (tmp_path / "token").write_bytes(b"0123456789abcdef\n")
-    assert daemon._token() == "0123456789abcdef"
+    assert read_token(str(tmp_path / "token")) == "0123456789abcdef"
 
 
 @pytest.mark.parametrize(("asked", "level"), [("auto", logging.WARNING), ("reference", logging.INFO)])
@@ -324,6 +379,119 @@ def test_what_a_run_that_delivered_nothing_ends_with(outputs, code, words):
 def test_an_output_that_had_no_time_is_a_failure_only_of_a_run_that_finished():
     assert undelivered([ended("a")], finished=False) is None
     assert undelivered([ended("a")], finished=True).exit_code == 73
+
+
+def test_a_required_output_that_is_down_at_the_end_is_a_failure_of_a_run_that_finished():
+    outputs = [ended("a", 5, OSError(28, "full"), required=True), ended("b", 5)]
+    failure = undelivered(outputs, finished=True)
+    assert (failure.exit_code, str(failure)) == (73, "frames were lost at the end of a: [Errno 28] full")
+    assert undelivered(outputs, finished=False) is None, "a stop finds many an output down"
+    assert undelivered([ended("a", 5, OSError(28, "full")), ended("b", 5)], finished=True) is None
+
+
+class Doomed(Sink):
+    """Never opens, or fails when it is closed."""
+
+    def __init__(self, uri, opening=None, closing=None):
+        super().__init__(uri)
+        self.opening, self.closing = opening, closing
+
+    @classmethod
+    def from_uri(cls, uri, **options):
+        return cls(uri.text)
+
+    def open(self, width, height, fps):
+        if self.opening:
+            raise self.opening
+
+    def write(self, frame):
+        pass
+
+    def close(self):
+        error, self.closing = self.closing, None
+        if error:
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("outputs", "ends"),
+    [
+        ('[{uri: "null:", required: true, name: doomed}, {uri: "null:", name: fine}]', True),
+        ('[{uri: "null:", name: doomed}]', True),
+        ('[{uri: "null:", name: doomed}, {uri: "null:", name: fine}]', False),
+    ],
+)
+def test_a_needed_output_that_fails_for_good_ends_the_run(make_daemon, monkeypatch, outputs, ends):
+    real = edgegs.outputs.create_sink
+
+    def create_sink(uri, **options):
+        wrong = ConfigError("output null:: no such size")
+        made.append(real(uri, **options) if made else Doomed("null:", opening=wrong))
+        return made[-1]
+
+    made = []
+    monkeypatch.setattr(edgegs.outputs, "create_sink", create_sink)
+    daemon = make_daemon("render: {backend: reference, target_fps: 50}\n", outputs)
+    if not ends:
+        assert daemon.run(frames=20) == 0
+        return
+    with pytest.raises(ConfigError, match="no such size"):
+        daemon.run(frames=10**9)
+
+
+def test_an_output_that_cannot_finish_says_so(make_daemon, monkeypatch, caplog):
+    def create_sink(uri, **options):
+        return Doomed("null:", closing=OutputError("the last 20 frames are lost"))
+
+    monkeypatch.setattr(edgegs.outputs, "create_sink", create_sink)
+    extra = "render: {backend: reference, target_fps: 50}\n"
+    assert make_daemon(extra).run(frames=5) == 0
+    assert "output null:: the last 20 frames are lost" in [record.message for record in caplog.records]
+    assert make_daemon(extra, '[{uri: "null:", required: true}]').run(frames=5) == 73
+
+
+def test_the_log_ends_after_the_outputs_have_told_what_they_dropped(make_daemon, monkeypatch, tmp_path):
+    class Stuck(Doomed):
+        def write(self, frame):
+            released.wait(20)
+            raise OutputError("gone")
+
+    released = threading.Event()
+    monkeypatch.setattr(edgegs.outputs, "create_sink", lambda uri, **options: Stuck("null:"))
+    daemon = make_daemon("render: {backend: reference, target_fps: 100}\n")
+    daemon.config = load_config(str(tmp_path / "edgegs.yaml"), ["telemetry.log.dir=runs"])
+    stop = edgegs.outputs.stop
+    monkeypatch.setattr(edgegs.outputs, "stop", lambda *arguments: (released.set(), stop(*arguments)))
+    daemon.run(frames=6)
+    (run,) = (tmp_path / "runs").iterdir()
+    last = json.loads((run / "telemetry.jsonl").read_text().splitlines()[-1])
+    status = daemon.outputs[0].status()
+    assert last["type"] == "stop"
+    assert last["dropped"]["null:"] == {reason: n for reason, n in status["dropped"].items() if n}
+    assert status["frames_dropped"] == 6
+
+
+def test_slow_outputs_are_not_taken_for_dead():
+    def ready(fps, age):
+        status = {"last_write_age_s": age}
+        runner = SimpleNamespace(required=True, fps=fps, status=lambda: status)
+        return not_ready([PacedOutput(runner, "a", None)])
+
+    assert ready(30.0, 4.9) is None
+    assert ready(30.0, 5.1) == "a: no frame for 5 s"
+    assert ready(0.1, 29.0) is None
+    assert ready(0.1, 31.0) == "a: no frame for 31 s"
+
+
+def test_health_is_a_matter_of_frames(make_daemon):
+    daemon = make_daemon("render: {target_fps: 0.2}\n")
+    assert daemon.not_healthy() is None, "it still starts"
+    daemon._first_ns = time.monotonic_ns() - int(14e9)
+    assert daemon.not_healthy() is None
+    daemon._first_ns -= int(2e9)
+    assert daemon.not_healthy() == "no frame was drawn for 16 s"
+    daemon.frame = frame()
+    assert "no frame was drawn for" in daemon.not_healthy()
 
 
 def test_the_summary_tells_of_redraws():

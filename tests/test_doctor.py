@@ -51,7 +51,7 @@ def test_packages_are_compared_with_what_is_asked_for(monkeypatch):
     assert found[1].fix.endswith("-m pip install --upgrade 'numpy>=1.24'")
     assert found[2].fix.endswith("-m pip install 'prometheus-client>=0.21'")
     assert "plyfile 1.0.3" in found[0].says
-    assert "aiohttp (edgegs[web])" in found[0].says
+    assert "paho-mqtt (edgegs[mqtt])" in found[0].says
 
 
 def test_packages_of_a_bare_checkout_and_of_the_system(monkeypatch):

@@ -44,7 +44,8 @@ def test_everything_it_needs_travels(installed):
         shipped = {p.relative_to(data / folder).as_posix() for p in (data / folder).rglob("*") if p.is_file()}
         own = {p.relative_to(ROOT / folder).as_posix() for p in (ROOT / folder).rglob("*") if p.is_file()}
         assert shipped == own, folder
-    assert (installed / "edgegs" / "sinks" / "page.html").is_file()
+    for name in ("page.html", "page.css", "page.js"):
+        assert (installed / "edgegs" / "sinks" / name).is_file()
 
 
 def test_it_draws_with_the_kernels_built_while_installing(installed, tmp_path):

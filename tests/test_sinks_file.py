@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from gst_support import GST, Playing, numbered, wait_until
+from gst_support import number as number_in
 
-from edgegs.errors import AccessError, OutputError
+from edgegs.errors import AccessError, ConfigError, DeviceError, OutputError
 from edgegs.frame import Frame
 from edgegs.sinks import SinkRunner, create_sink
 from edgegs.sinks import file as file_module
@@ -21,6 +24,7 @@ from edgegs.sinks.uri import parse
 
 WAIT = 20.0
 WIDTH, HEIGHT = 96, 64
+BIG = (240, 120)  # of pictures that carry their number
 # MPEG-4 and MJPEG at OpenCV's default rate on these smooth pictures: 34.6 dB or more was measured; 30 leaves room
 # for other FFmpeg builds and is far above what a swapped channel, a shifted or a neighbouring frame gives (< 26).
 VIDEO_PSNR_DB = 30.0
@@ -103,15 +107,209 @@ def test_codec_that_opencv_cannot_write_is_an_error(tmp_path):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(("suffix", "readable"), [(".mp4", False), (".mkv", True), (".avi", True)])
-def test_video_cut_short_by_a_power_cut(tmp_path, suffix, readable):
+@pytest.mark.parametrize(
+    ("suffix", "encoder", "readable"),
+    [
+        (".mp4", "opencv", False),
+        (".mkv", "opencv", True),
+        (".avi", "opencv", True),
+        pytest.param(".mp4", "x264enc", True, marks=GST),
+        pytest.param(".mkv", "x264enc", True, marks=GST),
+    ],
+)
+def test_video_cut_short_by_a_power_cut(tmp_path, suffix, encoder, readable):
     """What the module says about the formats is so."""
     path = tmp_path / ("out" + suffix)
-    write(f"file://{path}", 60)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) * 2 // 3])
-    assert (len(read_video(path)) >= 20) is readable
-    assert readable or read_video(path) == []
+    write(f"file://{path}", 120, encoder=encoder)
+    whole = path.read_bytes()
+    counts = []
+    for share in (0.55, 0.67, 0.83):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        counts.append(len(read_video(path)))
+        images = read_video(path)
+        for index in (0, len(images) - 5) if readable else ():
+            assert psnr(images[index], picture(index)) > VIDEO_PSNR_DB
+    assert all(count >= 30 for count in counts) if readable else counts == [0, 0, 0]
+    assert counts == sorted(counts)
+
+
+# ---- H.264 ----------------------------------------------------------------------------------------------
+
+
+def numbers_of(path, width=BIG[0], height=BIG[1]):
+    images = read_video(path)
+    for image in images:
+        assert image.shape == (height, width, 3)
+    return [number_in(image) for image in images]
+
+
+def record(sink, count, start=0):
+    for index in range(start, start + count):
+        sink.write(Frame(numbered(index, BIG[0], BIG[1]), index, int(index / 30 * 1e9), 1.0))
+
+
+@GST
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_h264_holds_every_frame_in_order(tmp_path, suffix):
+    path = tmp_path / ("out" + suffix)
+    sink = create_sink(f"file://{path}", encoder="x264enc", keyframe_interval_s=0.5)
+    sink.open(BIG[0], BIG[1], 30.0)
+    record(sink, 100)
+    sink.close()
+    assert numbers_of(path) == list(range(100))
+    for index, image in enumerate(read_video(path)):
+        assert psnr(image, numbered(index, BIG[0], BIG[1])) >= VIDEO_PSNR_DB
+    capture = cv2.VideoCapture(str(path))
+    assert int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little") in (b"h264", b"avc1")
+    assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(30.0)
+    capture.release()
+
+
+@GST
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_h264_of_a_child_that_is_killed_is_readable_and_the_next_one_has_another_name(tmp_path, suffix):
+    path = tmp_path / ("out" + suffix)
+    sink = create_sink(f"file://{path}")
+    runner = SinkRunner(sink, BIG[0], BIG[1], 30.0, backoff_s=(0.05, 0.1))
+    runner.start()
+    assert runner.wait_attempted(WAIT)
+    with Playing(runner.offer, lambda index: numbered(index, BIG[0], BIG[1])):
+        assert wait_until(lambda: path.stat().st_size > 5000 and len(read_video(path)) >= 30)
+        os.kill(sink._writer.pid, signal.SIGKILL)
+        assert wait_until(lambda: runner.status()["reconnects"] == 1)
+        before = runner.status()["frames_written"]
+        assert wait_until(lambda: runner.status()["frames_written"] >= before + 40)
+    assert runner.stop(WAIT)
+    older = path.with_name("out.1" + suffix)
+    assert names(tmp_path) == sorted([older.name, path.name])
+    for one in (older, path):
+        numbers = numbers_of(one)
+        assert len(numbers) >= 30
+        assert numbers == sorted(numbers)
+
+
+@GST
+def test_h264_path_is_never_parsed(tmp_path):
+    folder = tmp_path / "a b ' \" ! fakesink"
+    folder.mkdir()
+    for name in ('"q" = ü\\ ! x.mp4', "location='$(touch y)' ; 漢.mkv", "-e.mp4"):
+        sink = create_sink(parse("file://x.mp4").with_path(str(folder / name)), encoder="x264enc")
+        sink.open(WIDTH, HEIGHT, 30.0)
+        sink.write(frame(0))
+        sink.close()
+        assert psnr(read_video(folder / name)[0], picture(0)) > VIDEO_PSNR_DB
+    assert len(names(folder)) == 3
+    assert names(tmp_path) == [folder.name]
+
+
+@GST
+def test_h264_leaves_out_the_last_row_and_column_of_an_odd_size(tmp_path):
+    sink = create_sink(f"file://{tmp_path}/out.mp4", encoder="x264enc")
+    sink.open(99, 51, 30.0)
+    for index in range(5):
+        sink.write(frame(index, 99, 51))
+    sink.close()
+    images = read_video(tmp_path / "out.mp4")
+    assert [image.shape for image in images] == [(50, 98, 3)] * 5
+    assert psnr(images[4], picture(4, 99, 51)[:50, :98]) > VIDEO_PSNR_DB
+
+
+@GST
+def test_h264_bit_rate(tmp_path):
+    rng = np.random.default_rng(1)
+    noise = [cv2.resize(rng.integers(0, 255, (60, 80, 3), np.uint8), (320, 240)) for _ in range(30)]
+    sizes = []
+    for rate in (300, 3000):
+        sink = create_sink(f"file://{tmp_path}/{rate}.mp4", encoder="x264enc", bitrate_kbps=rate)
+        sink.open(320, 240, 30.0)
+        for index, image in enumerate(noise):
+            sink.write(Frame(image, index, int(index / 30 * 1e9), 1.0))
+        sink.close()
+        sizes.append((tmp_path / f"{rate}.mp4").stat().st_size)
+    assert sizes[1] > 2 * sizes[0]
+
+
+@GST
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_h264_encoder_that_fails_at_once_again_and_again_leaves_nothing(tmp_path, suffix):
+    path = tmp_path / ("out" + suffix)
+    write(f"file://{path}", 3, encoder="x264enc")
+    before = path.read_bytes()
+    for _ in range(3):
+        sink = create_sink(f"file://{path}", encoder="x264enc")
+        sink.open(*BIG, 30.0)
+        record(sink, 1)
+        sink.interrupt()
+        with pytest.raises(OutputError, match=f"^output file://{path}: GStreamer was ended by signal 9"):
+            record(sink, 50)
+        with pytest.raises(OutputError, match="signal 9"):
+            sink.close()
+    assert names(tmp_path) == ["out" + suffix]
+    assert path.read_bytes() == before
+
+
+def test_h264_child_that_never_gets_ready_can_be_interrupted(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, body in (("gst-inspect-1.0", "exit 0"), ("gst-launch-1.0", "exec /bin/sleep 60")):
+        (folder / name).write_text("#!/bin/sh\n" + body + "\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    sink = create_sink(f"file://{tmp_path}/out.mp4", encoder="x264enc")
+    errors = []
+
+    def opening():
+        try:
+            sink.open(WIDTH, HEIGHT, 30.0)
+        except OutputError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=opening)
+    thread.start()
+    assert wait_until(lambda: sink._writer is not None)
+    sink.interrupt()
+    thread.join(WAIT)
+    assert errors == [f"output file://{tmp_path}/out.mp4: GStreamer was ended by signal 9"]
+    assert names(tmp_path) == ["bin"]
+
+
+def test_without_gstreamer_opencv_writes_and_the_log_says_why(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    path = tmp_path / "out.mp4"
+    sink = create_sink(f"file://{path}", bitrate_kbps=1000)
+    with caplog.at_level("INFO", "edgegs.sinks"):
+        for _ in range(2):
+            sink.open(WIDTH, HEIGHT, 30.0)
+            sink.write(frame(0))
+            sink.close()
+    assert len(read_video(path)) == 1
+    assert names(tmp_path) == ["out.1.mp4", "out.mp4"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"output file://{path}: not H.264 but OpenCV's mp4v: gst-inspect-1.0 not found: sudo apt")
+
+
+def test_encoder_that_is_required_and_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    sink = create_sink(f"file://{tmp_path}/out.mp4", encoder="x264enc")
+    with pytest.raises(DeviceError, match=r"^output file://.*out\.mp4: gst-inspect-1.0 not found"):
+        sink.open(WIDTH, HEIGHT, 30.0)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.avi", {"encoder": "x264enc"}, "an .avi cannot hold H.264"),
+        ("a.mp4", {"encoder": "x264enc", "codec": "MJPG"}, "codec and encoder exclude each other"),
+        ("a.mp4", {"encoder": "mp4v"}, "expected one of auto, nvv4l2h264enc, omxh264enc, x264enc, opencv"),
+        ("a.mp4", {"keyframe_interval_s": "1"}, "keyframe_interval_s is '1'"),
+        ("a.png", {"encoder": "auto"}, "encoder is for videos only"),
+        ("a_%d.png", {"bitrate_kbps": 100}, "bitrate_kbps is for videos only"),
+    ],
+)
+def test_wrong_video_options(name, options, words):
+    with pytest.raises(ConfigError, match=words):
+        create_sink(f"file:///tmp/{name}", **options)
 
 
 def test_older_video_is_moved_aside_never_overwritten(tmp_path):

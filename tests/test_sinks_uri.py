@@ -10,8 +10,10 @@ import pytest
 from edgegs.errors import ConfigError
 from edgegs.sinks import SCHEMES, OutputUri, Sink, create_sink, sink_options
 from edgegs.sinks.file import _CODECS, FileSink, NumberedSink, PictureSink, VideoSink
-from edgegs.sinks.uri import PLANNED, VIDEO_SUFFIXES, Scheme, UriError, is_loopback, parse, split_frame_number
+from edgegs.sinks.uri import VIDEO_SUFFIXES, Scheme, UriError, is_loopback, parse, split_frame_number
 from edgegs.sinks.web import MjpegSink
+
+FORMS = "null:, file://, mjpeg://, display://, v4l2://, rtp://, rtsp://"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,19 @@ from edgegs.sinks.web import MjpegSink
         ("FILE:///a b/ü.PNG", OutputUri("file:///a b/ü.PNG", "file", "image", path="/a b/ü.PNG")),
         ("mjpeg://h:08080/", OutputUri("mjpeg://h:8080", "mjpeg", "mjpeg", host="h", port=8080)),
         ("mjpeg://[::1]:0", OutputUri("mjpeg://[::1]:0", "mjpeg", "mjpeg", host="::1", port=0)),
+        ("display://0", OutputUri("display://0", "display", "display")),
+        ("Display://01/", OutputUri("display://1", "display", "display", index=1)),
+        ("v4l2:///dev/video10", OutputUri("v4l2:///dev/video10", "v4l2", "v4l2", path="/dev/video10")),
+        ("v4l2:///dev/v4l/a:1", OutputUri("v4l2:///dev/v4l/a:1", "v4l2", "v4l2", path="/dev/v4l/a:1")),
+        ("v4l2://label/My cam", OutputUri("v4l2://label/My cam", "v4l2", "v4l2", name="My cam")),
+        ("rtp://[ff02::1]:5000", OutputUri("rtp://[ff02::1]:5000", "rtp", "rtp", host="ff02::1", port=5000)),
+        ("rtp://nano.local:5000/", OutputUri("rtp://nano.local:5000", "rtp", "rtp", host="nano.local", port=5000)),
+        ("rtsp://@:8554/live", OutputUri("rtsp://@:8554/live", "rtsp", "rtsp-server", port=8554, name="live")),
+        (
+            "rtsp://@127.0.0.1:8554/a/b",
+            OutputUri("rtsp://@127.0.0.1:8554/a/b", "rtsp", "rtsp-server", host="127.0.0.1", port=8554, name="a/b"),
+        ),
+        ("rtsp://h:8554/a", OutputUri("rtsp://h:8554/a", "rtsp", "rtsp-client", host="h", port=8554, name="a")),
     ],
 )
 def test_parse(uri, parts):
@@ -38,7 +53,7 @@ def test_with_path():
     there = parse("file://f_%d.jpg").with_path("/there/f_%d.jpg")
     assert there == parse("file:///there/f_%d.jpg")
     assert there.is_jpeg
-    assert there.is_loopback
+    assert there.is_file
 
 
 @pytest.mark.parametrize(
@@ -52,10 +67,29 @@ def test_frame_number(name, parts):
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("", "output '': an empty output; supported: null:, file://, mjpeg://"),
-        (None, "supported: null:, file://, mjpeg://"),
-        (5, "supported: null:, file://, mjpeg://"),
-        ("display://0", "not supported by this version; supported: null:, file://, mjpeg://"),
+        ("", "output '': an empty output; supported: " + FORMS),
+        (None, "supported: " + FORMS),
+        (5, "supported: " + FORMS),
+        ("screen://0", "did you mean display:?"),
+        ("display://", "not a monitor; write display://0"),
+        ("display://:0", "not a monitor"),
+        ("display:0", "not a monitor"),
+        ("display://0/x", "not a monitor"),
+        ("/dev/video3", "write v4l2:///dev/video3"),
+        ("v4l2://video3", "not a device; write v4l2:///dev/video10, or v4l2://label/NAME"),
+        ("v4l2:///etc/passwd", "not a device"),
+        ("v4l2:///dev/../etc/passwd", "not a device"),
+        ("v4l2://label/", "not a device"),
+        ("v4l2://label/" + "ü" * 16, "not a device"),
+        ("rtp://10.0.0.1", "no port"),
+        ("rtp://:5000", "no host"),
+        ("rtp://10.0.0.1:0", "there is no port 0"),
+        ("rtp://10.0.0:5000", "10.0.0 is no IP address"),
+        ("rtp://10.0.0.1:5000/live", "takes no path; write rtp://10.0.0.1:5000"),
+        ("rtsp://@:8554", "no name after the port"),
+        ("rtsp://@:8554/a b", "not a stream's name"),
+        ("rtsp://@:8554/../x?y", "not a stream's name"),
+        ("rtsp://me:secret@h:8554/live", "output rtsp://***@h:8554/live: an address takes no user"),
         ("mjepg://127.0.0.1:1", "did you mean mjpeg:?"),
         ("out.png", "write file://out.png"),
         ("file:///a\nb.png", "control character"),
@@ -73,7 +107,7 @@ def test_frame_number(name, parts):
         ("file:///100%.png", "write one %d"),
         ("file:///100%/a.png", "a % in the name of a folder"),
         ("null:x", "nothing after its colon"),
-        ("mjpeg://127.0.0.1", "no port"),
+        ("mjpeg://127.0.0.1", "no port; write mjpeg://127.0.0.1:8080"),
         ("mjpeg://:8080", "no host"),
         ("mjpeg://127.0.0.1:65536", "there is no port 65536"),
         ("mjpeg://127.0.0.1:80/live", "takes no path; write mjpeg://127.0.0.1:80"),
@@ -136,7 +170,15 @@ def test_kind_and_queue(uri, kind, queue):
 
 def test_every_scheme_is_a_sink():
     for scheme in SCHEMES:
-        uri = {"null": "null:", "file": "file:///a.png", "mjpeg": "mjpeg://127.0.0.1:1"}[scheme]
+        uri = {
+            "null": "null:",
+            "file": "file:///a.png",
+            "mjpeg": "mjpeg://127.0.0.1:1",
+            "display": "display://0",
+            "v4l2": "v4l2:///dev/video10",
+            "rtp": "rtp://127.0.0.1:5000",
+            "rtsp": "rtsp://@:8554/live",
+        }[scheme]
         assert isinstance(create_sink(uri), Sink)
         assert isinstance(sink_options(uri), tuple)
     assert sink_options("file:///a.png") == sink_options(parse("file:///a.png")) == FileSink.OPTIONS
@@ -149,17 +191,13 @@ def test_a_scheme_is_added_in_one_place(monkeypatch):
     monkeypatch.setitem(SCHEMES, "wall", Scheme("wall://", "edgegs.sinks.null:NullSink", wall))
     assert create_sink("WALL://7").uri == "wall://7"
     for text, suggestion in (
-        ("display://0", "supported: null:, file://, mjpeg://, wall://"),
-        ("wal://7", "did you mean wall:? supported: null:, file://, mjpeg://, wall://"),
+        ("floor://0", f"supported: {FORMS}, wall://"),
+        ("wal://7", f"did you mean wall:? supported: {FORMS}, wall://"),
         ("wall", "write wall://…"),
     ):
         with pytest.raises(UriError) as caught:
             parse(text)
         assert caught.value.suggestion == suggestion
-
-
-def test_no_scheme_is_both_supported_and_planned():
-    assert not set(SCHEMES) & set(PLANNED)
 
 
 def test_every_video_suffix_has_codecs():

@@ -6,13 +6,14 @@ import json
 import logging
 import re
 import socket
+import threading
 
 import cv2
 import numpy as np
 import pytest
 from web_support import HEIGHT, PATHS, WAIT, WIDTH, Viewer, ask, frame, raw, serving, until
 
-from edgegs.sinks import web_handler, web_server
+from edgegs.sinks import web, web_handler, web_server
 from edgegs.sinks.web_handler import plain
 
 STATUS = {"fps": 27.5, "stages": {"sort": {"p50": 6.0}}, "temp_c": {"GPU": float("nan")}, "n": np.int64(3)}
@@ -88,6 +89,25 @@ def test_faulty_callables_are_500_and_logged_without_a_flood(serve, caplog):
             assert status == 500
             assert b"sensor bus" not in body
     assert len([record for record in caplog.records if "sensor bus hangs" in record.message]) == 3
+
+
+def test_history_is_what_the_callable_says(serve):
+    asked = []
+
+    def history(after):
+        asked.append(after)
+        return {"t": [1.5], "fps": [float("nan")], "run": "7"}
+
+    sink = serve(history=history)
+    assert json.loads(ask(sink, "/history")[2]) == {"t": [1.5], "fps": [None], "run": "7"}
+    for query in ("?after=12.25", "?after=-1&n=1", "?after=nan", "?after="):
+        assert ask(sink, "/history" + query)[0] == 200
+    assert asked[:3] == [None, 12.25, -1.0]
+    assert asked[4] is None
+    status, _, body = ask(sink, "/history?after=soon")
+    assert (status, body[:6]) == (400, b"after:")
+    assert len(asked) == 5
+    assert json.loads(ask(serve(), "/history")[2]) == {}  # none is kept here
 
 
 def test_snapshot_is_the_latest_frame(serve):
@@ -176,6 +196,43 @@ def test_nothing_is_encoded_without_a_viewer_and_once_for_many(serve):
         viewer.close()
 
 
+def test_viewers_that_wait_for_the_encoder_share_its_picture(monkeypatch):
+    encoding, go_on = threading.Event(), threading.Event()
+
+    def slowly(image, suffix, quality):
+        encoding.set()
+        assert go_on.wait(WAIT)
+        return bytes([image[0, 0, 0]])
+
+    class CountingLock:
+        def __init__(self):
+            self.lock, self.waiting = threading.Lock(), 0
+            self.release = self.lock.release
+
+        def acquire(self, blocking=True):
+            self.waiting += blocking
+            return self.lock.acquire(blocking)
+
+    monkeypatch.setattr(web, "encode", slowly)
+    hub = web.FrameHub(80)
+    hub._encoding = CountingLock()
+    hub.publish(frame(1))
+    pictures = []
+    threads = [threading.Thread(target=lambda: pictures.append(hub.latest(0))) for _ in range(4)]
+    threads[0].start()
+    assert encoding.wait(WAIT)
+    for thread in threads[1:]:
+        thread.start()
+    hub.publish(frame(2))
+    until(lambda: hub._encoding.waiting == 3)
+    go_on.set()
+    for thread in threads:
+        thread.join(WAIT)
+    assert pictures == [(1, b"\x0a")] * 4
+    assert hub.encoded == 1
+    assert hub.latest(0) == hub.latest() == (2, b"\x14")  # nobody was encoding: the latest
+
+
 def test_viewer_that_never_reads_delays_nobody(serve, monkeypatch):
     monkeypatch.setattr(web_handler, "_SEND_S", 1.0)
     noise = np.random.default_rng(7).integers(0, 256, (480, 640, 3), np.uint8)  # about 300 KB a picture
@@ -236,6 +293,7 @@ def test_viewer_that_leaves_before_the_first_frame_is_noticed(serve, monkeypatch
 
 def test_connections_are_bounded(serve, monkeypatch):
     monkeypatch.setattr(web_server, "_SPARE_CONNECTIONS", 3)
+    monkeypatch.setattr(web_server, "_SILENT_S", WAIT)
     sink = serve(max_clients=1)
     silent = [socket.create_connection(("127.0.0.1", sink.port), timeout=WAIT) for _ in range(4)]
     until(lambda: len(sink._server._connections) == 4)

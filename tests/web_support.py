@@ -16,7 +16,7 @@ from edgegs.sinks import create_sink
 
 WAIT = 20.0  # seconds until a test that would hang fails instead
 WIDTH, HEIGHT = 64, 48
-PATHS = ("/", "/stream.mjpg", "/snapshot.jpg", "/status", "/metrics", "/healthz", "/readyz")
+PATHS = ("/", "/stream.mjpg", "/snapshot.jpg", "/status", "/history", "/metrics", "/healthz", "/readyz")
 
 
 def picture(value, width=WIDTH, height=HEIGHT):

@@ -28,8 +28,11 @@ from edgegs.scene import Scene
 SCHEMA = 1
 ROW, RAW = "row.json", "raw.jsonl.gz"
 MAX_ROW_BYTES = 16 << 20
-#: What a reader of a row relies on.
-REQUIRED = ("scene", "device", "driver", "commit", "warmup", "repeats", "rows")
+#: What a reader of a row relies on, by the document's ``kind`` (that of the ladder has none).
+REQUIRED = {
+    None: ("scene", "device", "driver", "commit", "warmup", "repeats", "rows"),
+    "delivery": ("device", "commit", "fps", "duration_s", "pictures", "jpeg_kb", "rows"),
+}
 
 
 def folder_of(name: str) -> Path:
@@ -59,10 +62,7 @@ def provenance(backend: Backend, scene: Scene) -> Dict[str, Any]:
     images = [one.image for one in every_image()[0] if one.image.source_hash == source_hash()]
     image = next((one for one in images if one.file == Path(backend.image).name), None)
     return {
-        "schema": SCHEMA,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "version": __version__,
-        "commit": commit(),
+        **origin(),
         "backend": backend.name,
         "device": backend.device,
         "driver": driver() if backend.name == "cuda" else None,
@@ -76,6 +76,16 @@ def provenance(backend: Backend, scene: Scene) -> Dict[str, Any]:
             "n_splats": scene.n_splats,
             "sh_degree": scene.sh_degree,
         },
+    }
+
+
+def origin() -> Dict[str, Any]:
+    """What every document begins with: format, time, and which edgegs."""
+    return {
+        "schema": SCHEMA,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": __version__,
+        "commit": commit(),
     }
 
 
@@ -181,7 +191,10 @@ def read(folder: Path) -> Dict[str, Any]:
         raise SceneError(f"{path}: is not JSON ({error})") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise SceneError(f"{path}: is not of schema {SCHEMA}; it was not written by `edgegs bench` of this version")
-    missing = [name for name in REQUIRED if name not in document]
+    kind = document.get("kind")
+    if not isinstance(kind, (str, type(None))) or kind not in REQUIRED:
+        raise SceneError(f"{path}: holds {kind!r}, which this version does not know; update edgegs")
+    missing = [name for name in REQUIRED[kind] if name not in document]
     if missing or not document["rows"]:
         raise SceneError("{}: lacks {}; measure again".format(path, ", ".join(missing) or "rows"))
     return document

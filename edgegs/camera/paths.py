@@ -1,7 +1,7 @@
 """Camera paths: a time in seconds -> a camera. All arguments are plain numbers and dicts.
 
-Adding a kind of path is one ``PosePath`` subclass here, one line in ``build_path``, and one model in
-``edgegs/config/camera_paths.py``.
+Adding a kind of path is one ``PosePath`` subclass here (or in a file of its own, where it needs more than a clock), one
+line in ``build_path``, and one model in ``edgegs/config/camera_paths.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from edgegs.camera.cameras_json import load_cameras_json
+from edgegs.camera.inputs import InputEvent
 from edgegs.camera.pose import (
     FAR,
     NEAR,
@@ -36,17 +37,34 @@ Bounds = Tuple[Union[Sequence[float], np.ndarray], float]
 
 
 class PosePath(abc.ABC):
-    """A camera that moves. Stateless: the same time gives the same camera, in any order, from any thread.
+    """A camera that moves.
+
+    The kinds in this file are stateless: the same time gives the same camera, in any order, from any thread. Those that
+    the world moves (network, window) are opened before and closed after use.
 
     Attributes:
-        period_s: seconds after which the path repeats, or its length where it ends; None where nothing moves.
+        period_s: seconds after which the path repeats, or its length where it ends; None where that has no meaning.
     """
 
     period_s: Optional[float] = None
 
     @abc.abstractmethod
     def camera_at(self, t_s: float) -> Camera:
-        """The camera ``t_s`` seconds after the start. Any finite time is valid."""
+        """The camera ``t_s`` seconds after the start. Any finite time is valid. Never waits."""
+
+    def open(self) -> None:  # noqa: B027 (a path of a file has nothing to open)
+        """Begin to listen. Raises ConfigError for what cannot heal; other faults are retried and told in ``status``."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of everything; may be called twice."""
+
+    def handle(self, event: InputEvent) -> bool:
+        """Take a key, drag or wheel of a window; returns whether it meant anything to this camera."""
+        return False
+
+    def status(self) -> Dict[str, Any]:
+        """Figures for ``/status``; empty where there are none."""
+        return {}
 
 
 class Lens:
@@ -247,15 +265,16 @@ def build_path(
     """The path that a configuration describes.
 
     Args:
-        path: ``kind`` (orbit, fixed, keyframes, cameras_json) and that kind's keys, as in the configuration's
-            ``camera.path``; None for an orbit around what the scene's bounds show.
+        path: ``kind`` (orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive) and that kind's keys, as in the
+            configuration's ``camera.path``; None for an orbit around what the scene's bounds show.
         width, height: of the picture, pixels.
         fov_y_deg: vertical field of view; views from a cameras.json keep their own.
         near, far: of every camera.
-        scene_bounds: ``Scene.bounds()``: centre (3,) and radius, for an orbit that leaves them open.
+        scene_bounds: ``Scene.bounds()``: centre (3,) and radius, for an orbit or a home that leaves them open.
 
     Raises:
         UsageError: an impossible path.
+        ConfigError: a path that cannot work here, such as mqtt without its package.
         InputError, AccessError, SceneError: a cameras.json is missing, unreadable or wrong.
     """
     settings: Dict[str, Any] = dict(path) if path is not None else {"kind": "orbit"}
@@ -271,7 +290,25 @@ def build_path(
         file = settings.pop("path")
         views = [view.with_size(width, height).with_planes(near, far) for view in load_cameras_json(file)]
         return Views(views, **settings)
-    raise UsageError(f"camera: unknown kind of path {kind!r}; orbit, fixed, keyframes, cameras_json")
+    if kind in ("udp", "mqtt", "interactive"):
+        return _live(kind, lens, settings, scene_bounds)
+    kinds = "orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive"
+    raise UsageError(f"camera: unknown kind of path {kind!r}; {kinds}")
+
+
+def _live(kind: str, lens: Lens, settings: Dict[str, Any], bounds: Optional[Bounds]) -> PosePath:
+    """A camera that the world moves. Its home, where it leaves that open, is where an orbit would begin."""
+    # Imported here: those files need this one.
+    from edgegs.camera.interactive import Interactive
+    from edgegs.camera.mqtt import Mqtt
+    from edgegs.camera.udp import Udp
+
+    home, up = settings.pop("home", None), settings.setdefault("up", Y_DOWN_UP)
+    start = Fixed(lens, home["eye"], home["target"], up) if home is not None else _orbit(lens, {"up": up}, bounds)
+    settings.update(lens=lens, home=start.camera_at(0.0))
+    if kind == "interactive":
+        return Interactive(scene_bounds=bounds, **settings)
+    return Mqtt(**settings) if kind == "mqtt" else Udp(**settings)
 
 
 def _orbit(lens: Lens, settings: Mapping[str, Any], bounds: Optional[Bounds]) -> Orbit:

@@ -13,7 +13,20 @@ from typing import Any, Callable, List, Optional
 from edgegs import __version__
 from edgegs.errors import EdgegsError, OutputError
 
-VERBS = ("run", "render", "check_config", "synth", "info", "kernels", "report", "bench", "doctor")
+VERBS = (
+    "run",
+    "render",
+    "check_config",
+    "synth",
+    "info",
+    "kernels",
+    "report",
+    "bench",
+    "doctor",
+    "devices",
+    "status",
+    "snapshot",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

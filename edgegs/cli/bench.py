@@ -1,4 +1,5 @@
-"""``edgegs bench [SCENE.ply | dial | room]``: what each stage costs, variant beside variant."""
+"""``edgegs bench [SCENE.ply | dial | room]``: what each stage costs, variant beside variant; and ``edgegs bench
+--outputs URI …``: how fast each output delivers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from edgegs.cli.options import MAX_THREADS, size, whole
+from edgegs.cli.options import MAX_THREADS, bounded, size, whole
 from edgegs.errors import DeviceError, SceneError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from edgegs.camera import Camera
     from edgegs.kernels.variants import Variant
     from edgegs.scene import Scene
+    from edgegs.sinks import OutputUri
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,23 @@ DEFAULT_SIZE = (640, 480)
 MAX_SPLATS = 10_000_000
 #: Seconds between two lines of progress where there is no terminal.
 LINE_EVERY_S = 10.0
+#: Of --outputs.
+OUTPUT_SIZE, OUTPUT_FPS, OUTPUT_S = (1280, 720), 30.0, 10.0
+#: Options that mean nothing where nothing is drawn, and their names on the command line.
+OF_DRAWING = {
+    "scene": "scene",
+    "n": "-n",
+    "seed": "--seed",
+    "preset": "--preset",
+    "view": "--view",
+    "backend": "--backend",
+    "threads": "--threads",
+    "variant": "--variant",
+    "ladder": "--ladder",
+    "peer": "--peer",
+    "warmup": "--warmup",
+    "repeats": "--repeats",
+}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -36,13 +55,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "bench",
         help="measure what each stage costs, variant beside variant",
         description="Draw one view again and again and print p50 of every stage. Variants take turns, frame by frame, "
-        "and `baseline` is always among them: a speed-up is a ratio within one run.",
+        "and `baseline` is always among them: a speed-up is a ratio within one run. With --outputs nothing is drawn: "
+        "pictures made beforehand are offered to one output after the other, as fast as it takes them and at --fps.",
     )
     parser.add_argument("scene", nargs="?", metavar="SCENE.ply|dial|room", help="a 3DGS .ply, or one made here (dial)")
     parser.add_argument("-n", type=_count, metavar="N", help="splats to make (50k), or to keep of a file")
     parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
     parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
-    parser.add_argument("--size", type=size, action="append", metavar="WxH", help="640x480; may be repeated")
+    parser.add_argument(
+        "--size", type=size, action="append", metavar="WxH", help="640x480 (outputs: 1280x720); may be repeated"
+    )
     parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="default: the scene's own, or its orbit's first")
     parser.add_argument("--backend", choices=("auto", "cuda", "host", "reference"), default="auto", help="who draws")
     parser.add_argument(
@@ -55,8 +77,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--peer", choices=("gsplat",), help="draw with this renderer, too, where it is installed")
     parser.add_argument("--warmup", type=whole(0, 10**6), default=10, metavar="N", help="frames before any counts (10)")
     parser.add_argument("--repeats", type=whole(1, 10**6), default=50, metavar="N", help="frames measured of each (50)")
+    parser.add_argument("--outputs", nargs="+", metavar="URI", help="draw nothing: measure how fast these deliver")
+    parser.add_argument("--fps", type=bounded(0.1, 1000), metavar="N", help="offered to outputs in a second (30)")
+    parser.add_argument("--duration", type=bounded(0.05, 3600), metavar="S", help="of both phases of outputs (10)")
     parser.add_argument("--ledger", metavar="NAME", help="keep the figures in jetson/ledger/NAME (or a path with a /)")
     parser.add_argument("--from-ledger", metavar="NAME", help="measure nothing: print what a ledger folder holds")
+    parser.set_defaults(defaults={key: parser.get_default(key) for key in OF_DRAWING})
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object")
     shown.add_argument("--markdown", action="store_true", help="print the table as Markdown")
@@ -68,8 +94,10 @@ def main(args: argparse.Namespace) -> int:
     from edgegs.bench import ledger
 
     if args.from_ledger is not None:
-        if args.scene or args.variant or args.ladder or args.peer or args.ledger:
-            raise UsageError("--from-ledger measures nothing; leave scene, --variant, --ladder, --peer, --ledger out")
+        if args.scene or args.variant or args.ladder or args.peer or args.ledger or args.outputs:
+            raise UsageError(
+                "--from-ledger measures nothing; leave scene, --variant, --ladder, --peer, --ledger, --outputs out"
+            )
         folder = ledger.folder_of(args.from_ledger)
         document = ledger.read(folder)
         try:
@@ -77,6 +105,10 @@ def main(args: argparse.Namespace) -> int:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise SceneError(f"{folder}: row.json is damaged ({type(error).__name__}: {error})") from None
         return 0
+    if args.outputs:
+        return main_outputs(args)
+    if args.fps is not None or args.duration is not None:
+        raise UsageError("--fps and --duration are of outputs; add --outputs URI …, or leave them out")
     choose_variants(args)  # a wrong name is told before anything is read
     kept = None if args.ledger is None else ledger.folder_of(args.ledger)
     if kept is not None:
@@ -95,6 +127,46 @@ def main(args: argparse.Namespace) -> int:
         log.info("wrote %s", kept)
     _print(args, document)
     return 0
+
+
+def main_outputs(args: argparse.Namespace) -> int:
+    """Measure the delivery of outputs, print, and keep."""
+    from edgegs.bench import delivery, ledger
+
+    given = [name for key, name in OF_DRAWING.items() if getattr(args, key) != args.defaults[key]]
+    if given:
+        raise UsageError("--outputs draws nothing; leave {} out".format(", ".join(given)))
+    uris = choose_outputs(args.outputs)
+    kept = None if args.ledger is None else ledger.folder_of(args.ledger)
+    if kept is not None:
+        ledger.check_new(kept)
+    sizes = list(dict.fromkeys(args.size or [OUTPUT_SIZE]))
+    document, raw = delivery.document_of(uris, sizes, args.fps or OUTPUT_FPS, args.duration or OUTPUT_S, log.info)
+    if kept is not None:
+        ledger.write(kept, document, raw)
+        log.info("wrote %s", kept)
+    _print(args, document)
+    return 0
+
+
+def choose_outputs(texts: List[str]) -> List[OutputUri]:
+    """The outputs named; every wrong one is told before any is opened."""
+    from edgegs.errors import ConfigError
+    from edgegs.sinks import create_sink
+    from edgegs.sinks.uri import UriError, parse
+
+    uris = []
+    for text in dict.fromkeys(texts):
+        try:
+            uris.append(parse(text))
+            create_sink(uris[-1])
+        except UriError as error:
+            raise UsageError(f"--outputs {text!r}: {error.text}; {error.suggestion}") from None
+        except ConfigError as error:
+            raise UsageError(f"--outputs: {error}") from None
+        except ImportError:
+            pass  # a row with its reason: the others are still measured
+    return uris
 
 
 def run(
@@ -218,12 +290,14 @@ class Progress:
 
 
 def _print(args: argparse.Namespace, document: Dict[str, Any]) -> None:
-    from edgegs.bench import ladder
-
+    if document.get("kind") == "delivery":
+        from edgegs.bench import delivery_table as tables
+    else:
+        from edgegs.bench import ladder as tables  # type: ignore[no-redef]
     if args.json:
         print(json.dumps(document))
     else:
-        print(ladder.markdown(document) if args.markdown else ladder.text_table(document))
+        print(tables.markdown(document) if args.markdown else tables.text_table(document))
 
 
 def _count(text: str) -> int:

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     """Examine, print; 1 when a problem was found."""
     from edgegs.doctor import examine
-    from edgegs.findings import PROBLEM, WARNING
+    from edgegs.findings import PROBLEM, WARNING, count, print_findings
 
     findings = examine()
     n_problems = sum(one.state == PROBLEM for one in findings)
@@ -31,14 +31,6 @@ def main(args: argparse.Namespace) -> int:
         rows = [one._asdict() for one in findings]
         print(json.dumps({"findings": rows, "n_problems": n_problems, "n_warnings": n_warnings}))
     else:
-        for one in findings:
-            # what libraries say may have several lines
-            print("{:<8} {:<11} {}".format(one.state, one.check, " ".join(one.says.split())))
-            if one.fix:
-                print("{:<20} -> {}".format("", one.fix))
-        print("{}, {}".format(_count(n_problems, "problem"), _count(n_warnings, "warning")))
+        print_findings(findings)
+        print("{}, {}".format(count(n_problems, "problem"), count(n_warnings, "warning")))
     return 1 if n_problems else 0
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n or 'no'} {what}{'' if n == 1 else 's'}"

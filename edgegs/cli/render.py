@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, List
 
 from edgegs.cli.options import add_backend_options, bounded, size, triple, whole
-from edgegs.errors import AccessError, DeviceError, InputError, OutputError, UsageError
+from edgegs.errors import DeviceError, InputError, UsageError
 
 if TYPE_CHECKING:
     from edgegs.camera import Camera
@@ -130,19 +129,8 @@ def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
 
 
 def write_picture(path: str, image: Any) -> None:
-    """Write the file at once, never half of it."""
+    """Write a picture (height, width, 3) uint8 BGR, .png or .jpg; the file is never half written."""
+    from edgegs.files import write_at_once
     from edgegs.sinks.pictures import encode
 
-    encoded = encode(image, os.path.splitext(path)[1].lower(), JPEG_QUALITY)
-    temporary = f"{path}.{os.getpid()}.new"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(encoded)
-        os.replace(temporary, path)
-    except PermissionError:
-        raise AccessError(f"{path}: permission denied") from None
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        with contextlib.suppress(OSError):  # there is one only after a failure
-            os.unlink(temporary)
+    write_at_once(path, encode(image, os.path.splitext(path)[1].lower(), JPEG_QUALITY))

@@ -13,9 +13,12 @@ from edgegs.config.fields import (
     Coordinate,
     Direction,
     Fov,
+    Host,
     Path,
     Period,
     Point,
+    Port,
+    Seconds,
     Section,
     frozen_list,
     problem,
@@ -104,9 +107,72 @@ class CamerasJsonPath(Section):
     smooth: bool = True
 
 
+class Home(Section):
+    """Where a camera that the world moves stands while nothing moves it."""
+
+    eye: Point
+    target: Point
+
+    @model_validator(mode="after")
+    def _looks_somewhere(self) -> Home:
+        _check_sight(self.eye, self.target)
+        return self
+
+
+class LivePath(Section):
+    """What cameras that the world moves have in common; see ``edgegs.camera.live``."""
+
+    home: Optional[Home] = None
+    up: Direction = Y_DOWN_UP
+
+
+class ReceivedPath(LivePath):
+    """Poses that come over a network."""
+
+    hold_s: Seconds = 1.0
+    return_s: Seconds = 2.0
+    smooth_s: Annotated[float, Field(ge=0, le=10)] = 0.05
+
+
+class UdpPath(ReceivedPath):
+    """One JSON object a datagram."""
+
+    kind: Literal["udp"]
+    host: Host = "127.0.0.1"
+    port: Port = 5151
+
+
+class MqttPath(ReceivedPath):
+    """One JSON object a message."""
+
+    kind: Literal["mqtt"]
+    host: Host = "127.0.0.1"
+    port: Port = 1883
+    topic: Annotated[str, Field(min_length=1, max_length=1000)] = "edgegs/pose"
+    username: Optional[Annotated[str, Field(min_length=1, max_length=1000)]] = None
+    password_file: Optional[Path] = None
+    tls: bool = False
+
+    @model_validator(mode="after")
+    def _may_log_in(self) -> MqttPath:
+        if self.password_file is not None and self.username is None:
+            raise problem("a password without a user", "add username", "password_file")
+        return self
+
+
+class InteractivePath(LivePath):
+    """Keys and mouse in the window of a ``display:`` output."""
+
+    kind: Literal["interactive"]
+    speed: Optional[Annotated[float, Field(gt=0, le=1e9)]] = None
+
+
 def _check_sight(eye: Tuple[float, float, float], target: Tuple[float, float, float]) -> None:
     if math.sqrt(sum((a - b) ** 2 for a, b in zip(eye, target))) < 1e-9 * max(1.0, *(abs(a) for a in eye)):
         raise problem("target must differ from eye", "write the point to look at", "target")
 
 
-CameraPath = Annotated[Union[OrbitPath, FixedPath, KeyframesPath, CamerasJsonPath], Field(discriminator="kind")]
+CameraPath = Annotated[
+    Union[OrbitPath, FixedPath, KeyframesPath, CamerasJsonPath, UdpPath, MqttPath, InteractivePath],
+    Field(discriminator="kind"),
+]

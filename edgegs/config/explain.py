@@ -24,9 +24,10 @@ _EXAMPLES = {
     "outputs": 'add outputs: ["mjpeg://127.0.0.1:8080"]',
     "scene.path": "add path: SCENE.ply below scene",
 }
+_KINDS = "orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive"
 _ADVICE = {
     "render.background": "colours are red, green, blue from 0 to 1, not to 255",
-    "camera.path": "write path: {kind: orbit}, or another of orbit, fixed, keyframes, cameras_json",
+    "camera.path": f"write path: {{kind: orbit}}, or another of {_KINDS}",
     "outputs": 'write a list: outputs: ["mjpeg://127.0.0.1:8080"]',
 }
 _LIMITS = {
@@ -90,7 +91,7 @@ def _explain_one(error: Any, tree: Value, advise: bool) -> Optional[Problem]:
     if kind in ("missing", "union_tag_not_found"):
         example = _EXAMPLES.get(dotted, "add it")
         if kind == "union_tag_not_found":
-            example = "add kind: with one of orbit, fixed, keyframes, cameras_json"
+            example = f"add kind: with one of {_KINDS}"
         return _problem(key, None, parent, "required key is missing", example)
     if kind == "extra_forbidden":
         at = value.key_origin if value is not None and value.key_origin is not None else parent.origin
@@ -112,7 +113,8 @@ def _words(kind: str, context: Dict[str, Any], message: str, value: Optional[Val
         words, limit = _LIMITS[kind]
         return words.format(_number(context[limit])), ""
     if kind in ("literal_error", "union_tag_invalid"):
-        allowed = re.findall(r"'([^']*)'", str(context.get("expected") or context.get("expected_tags")))
+        expected = str(context.get("expected") or context.get("expected_tags"))
+        allowed = re.findall(r"'([^']*)'", expected) or re.findall(r"[0-9]+", expected)
         return "must be one of " + ", ".join(allowed), _close(value.raw if value else "", allowed)
     if kind in ("too_short", "too_long"):
         limit = "at least {}".format(context.get("min_length"))

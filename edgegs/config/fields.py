@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Any, Optional, Tuple
 
 from pydantic import (
@@ -19,6 +20,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import Annotated
 
+from edgegs.capture.uri import CaptureUri
+from edgegs.capture.uri import parse as parse_capture
 from edgegs.files import check_path
 from edgegs.sinks.uri import OutputUri, UriError, parse
 
@@ -65,12 +68,24 @@ def frozen_list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", value):
+        raise problem("not the name or the address of a machine", "write a name such as lobby.example.org")
+    return value
+
+
+def _x_display(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}:[0-9]{1,5}(\.[0-9]{1,3})?", value):
+        raise problem("not an X display", 'write ":0", as in the DISPLAY of a terminal on that screen')
+    return value
+
+
 def _uri(value: str, info: ValidationInfo) -> OutputUri:
     try:
         uri = parse(value)
     except UriError as error:
         raise problem(error.text, error.suggestion) from None
-    if not uri.path:
+    if not uri.is_file:
         return uri
     path = _resolved(uri.path, info)
     if uri.kind == "frames" and "%" in os.path.dirname(path):
@@ -78,10 +93,22 @@ def _uri(value: str, info: ValidationInfo) -> OutputUri:
     return uri.with_path(path)
 
 
-def _uri_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    """Text in the file and in what is shown of it, an ``OutputUri`` in between."""
-    shown = core_schema.to_string_ser_schema()
-    return core_schema.with_info_after_validator_function(_uri, handler(str), serialization=shown)
+def _capture(value: str, info: ValidationInfo) -> CaptureUri:
+    try:
+        uri = parse_capture(value)
+    except UriError as error:
+        raise problem(error.text, error.suggestion) from None
+    return uri.with_path(_resolved(uri.path, info)) if uri.is_file else uri
+
+
+def _checked_text(check: Any) -> Any:
+    """A type that is text in the file and in what is shown of it, and what ``check`` makes of it in between."""
+
+    def schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        shown = core_schema.to_string_ser_schema()
+        return core_schema.with_info_after_validator_function(check, handler(str), serialization=shown)
+
+    return GetPydanticSchema(schema)
 
 
 def defaults() -> Any:
@@ -90,16 +117,21 @@ def defaults() -> Any:
 
 
 Path = Annotated[str, AfterValidator(_path)]
-Uri = Annotated[OutputUri, GetPydanticSchema(_uri_schema)]
+Uri = Annotated[OutputUri, _checked_text(_uri)]
+Source = Annotated[CaptureUri, _checked_text(_capture)]
 Coordinate = Annotated[float, Field(ge=-1e9, le=1e9)]
 Point = Annotated[Tuple[Coordinate, Coordinate, Coordinate], BeforeValidator(_triple)]
 Direction = Annotated[Point, AfterValidator(_direction)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Colour = Annotated[Tuple[Unit, Unit, Unit], BeforeValidator(_triple)]
 Fov = Annotated[float, Field(ge=1, le=170)]
+Seconds = Annotated[float, Field(ge=0, le=86400)]
 Period = Annotated[float, Field(ge=0.1, le=86400)]
 Fps = Annotated[float, Field(ge=0, le=1000)]
 Side = Annotated[int, Field(ge=16, le=8192)]  # two of them are at most 2**26 pixels
+Host = Annotated[str, AfterValidator(_host)]
+XDisplay = Annotated[str, AfterValidator(_x_display)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 

@@ -21,11 +21,14 @@ from edgegs.config.fields import (
     Colour,
     Fov,
     Fps,
+    Host,
     Name,
     Path,
     Section,
     Side,
+    Source,
     Uri,
+    XDisplay,
     defaults,
     frozen_list,
     problem,
@@ -39,6 +42,19 @@ class Scene(Section):
     max_gaussians: Optional[Annotated[int, Field(ge=1, le=2**31 - 1)]] = None
 
 
+class Background(Section):
+    """A live picture behind the splats; a plain string in the file is its ``uri``."""
+
+    uri: Source
+    fit: Literal["cover", "contain", "stretch"] = "cover"
+    fps: Annotated[float, Field(ge=1, le=240)] = 30.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"uri": value} if isinstance(value, str) else value
+
+
 class Camera(Section):
     width: Side
     height: Side
@@ -46,6 +62,7 @@ class Camera(Section):
     near: Annotated[float, Field(ge=1e-6, le=1e9)] = NEAR
     far: Annotated[float, Field(gt=0, le=1e12)] = FAR
     path: Optional[CameraPath] = None
+    background: Optional[Background] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Camera:
@@ -62,12 +79,28 @@ class Render(Section):
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
+#: Kinds of outputs (``OutputUri.kind``) that have an option; those not listed belong to all.
+_VIDEO = ("video", "rtp", "rtsp-server", "rtsp-client")
+_OPTION_KINDS: Dict[str, Tuple[str, Tuple[str, ...]]] = {
+    "quality": ("mjpeg: and .jpg outputs", ("mjpeg", "image", "frames")),
+    "max_clients": ("mjpeg: outputs", ("mjpeg",)),
+    "hosts": ("mjpeg: outputs", ("mjpeg",)),
+    "rotation_deg": ("display: outputs", ("display",)),
+    "overlay": ("display: outputs", ("display",)),
+    "x_display": ("display: outputs", ("display",)),
+    "pixel_format": ("v4l2: outputs", ("v4l2",)),
+    "encoder": ("videos, rtp: and rtsp: outputs", _VIDEO),
+    "bitrate_kbps": ("videos, rtp: and rtsp: outputs", _VIDEO),
+    "keyframe_interval_s": ("videos, rtp: and rtsp: outputs", _VIDEO),
+}
+
+
 class Output(Section):
     """One output; a plain string in the file is its ``uri``.
 
     ``uri``: checked and taken apart; ``create_sink`` takes it as it is.
-    ``fps``: most frames per second for this output; None for all. ``quality``: of JPEG, 1 to 100; None for
-    the output's own default, and always where it writes none.
+    ``fps``: most frames per second for this output; None for all. The keys after it are options of some kinds of
+    outputs (``_OPTION_KINDS``); None for the output's own default, and always where it has no such option.
     """
 
     uri: Uri
@@ -75,6 +108,15 @@ class Output(Section):
     name: Optional[Name] = None
     fps: Optional[Annotated[float, Field(gt=0, le=1000)]] = None
     quality: Optional[Annotated[int, Field(ge=1, le=100)]] = None
+    max_clients: Optional[Annotated[int, Field(ge=1, le=64)]] = None
+    hosts: Optional[Annotated[Tuple[Host, ...], BeforeValidator(frozen_list), Field(max_length=64)]] = None
+    rotation_deg: Optional[Literal[0, 90, 180, 270]] = None
+    overlay: Optional[bool] = None
+    x_display: Optional[XDisplay] = None
+    pixel_format: Optional[Literal["yuyv", "i420"]] = None
+    encoder: Optional[Literal["auto", "nvv4l2h264enc", "omxh264enc", "x264enc", "opencv"]] = None
+    bitrate_kbps: Optional[Annotated[int, Field(ge=50, le=200_000)]] = None
+    keyframe_interval_s: Optional[Annotated[float, Field(ge=0.1, le=60)]] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -86,10 +128,20 @@ class Output(Section):
         return value
 
     @model_validator(mode="after")
-    def _has_quality(self) -> Output:
-        if self.quality is not None and not self.uri.is_jpeg:
-            raise problem("only mjpeg: and .jpg outputs have a quality", "remove it", "quality")
+    def _has_its_options(self) -> Output:
+        for key, (who, kinds) in _OPTION_KINDS.items():
+            if getattr(self, key) is None:
+                continue
+            if self.uri.kind not in kinds or (key == "quality" and not self.uri.is_jpeg):
+                words = {"quality": "have a quality"}.get(key, f"have {key}")
+                raise problem(f"only {who} {words}", "remove it", key)
+        if self.encoder == "opencv" and self.uri.kind != "video":
+            raise problem("OpenCV's own codecs write files only", "write auto, or an H.264 encoder's name", "encoder")
         return self
+
+    def options(self) -> Dict[str, Any]:
+        """The options that are set, as ``create_sink`` takes them."""
+        return {key: getattr(self, key) for key in _OPTION_KINDS if getattr(self, key) is not None}
 
     @property
     def label(self) -> str:
@@ -157,7 +209,7 @@ def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> 
             continue
         uri = output.uri
         key = f"outputs.{i}"
-        if not uri.is_loopback and http is not None and http.token_file is None:
+        if uri.needs_token and http is not None and http.token_file is None:
             text = "an address that other machines can reach needs http.token_file"
             problems.append((key, text, f"set http.token_file, or use mjpeg://127.0.0.1:{uri.port}"))
         may_repeat = uri.kind == "null" or (uri.kind == "mjpeg" and uri.port == 0)
@@ -166,6 +218,23 @@ def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> 
         if same:
             problems.append((key, f"the same as outputs.{same[0]}", "remove it, or give it a name of its own"))
         seen.update((name, i) for name in names)
+    return problems
+
+
+def check_camera(camera: Optional[Camera], outputs: Sequence[Optional[Output]]) -> List[Tuple[str, str, str]]:
+    """What the camera needs of the outputs; as ``check_outputs``."""
+    if camera is None:
+        return []
+    problems: List[Tuple[str, str, str]] = []
+    kinds = [None if output is None else output.uri.kind for output in outputs]
+    if camera.path is not None and camera.path.kind == "interactive" and not {"display", None} & set(kinds):
+        text = "nobody can move this camera: there is no display: output"
+        problems.append(("camera.path.kind", text, "add display://0"))
+    if "v4l2" in kinds:
+        for key in ("width", "height"):
+            if getattr(camera, key) % 2:
+                text = "must be even for a v4l2: output"
+                problems.append((f"camera.{key}", text, "its pixels share colours in pairs"))
     return problems
 
 

@@ -19,10 +19,13 @@ class Sink(abc.ABC):
 
     Attributes:
         OPTIONS: names of the keyword arguments of ``from_uri``.
+        live: whether people watch it now, so that it shows a placeholder while a scene loads. What is kept (files)
+            never holds one.
         queue: frames that a runner may hold for this sink. 1: the newest replaces the one before it.
     """
 
     OPTIONS: ClassVar[Tuple[str, ...]] = ()
+    live: ClassVar[bool] = False
     queue: int = 1
 
     def __init__(self, uri: str) -> None:

@@ -14,17 +14,21 @@ What was recorded is never overwritten. An older video of the same name is renam
 pictures go on after the highest number that is there. Below ``min_free_mb`` of free space writing stops
 with an error and the video is finished properly: OpenCV itself does not notice a full disk.
 
+Which encoder? An .mp4 or .mkv holds H.264, made by a GStreamer child (``h264.py``) with the first of nvv4l2h264enc,
+omxh264enc and x264enc that this machine has; without any of them, and in an .avi, OpenCV's own codecs.
+
 Which video format? A video plays as fast as the frames came: at the nominal rate, a late frame fills
-the time before it with copies of itself, and frames beyond that rate are left out (see ``_copies``). An .mp4 holds its
-index (the "moov atom") at the end: when the power fails before ``close``, the whole file is lost. An .mkv
-or .avi stays readable up to the cut, so an unattended board should record .mkv. OpenCV drops the last row
-or column of an odd size. Pictures appear under their name in one step (temporary file, then rename), so
+the time before it with copies of itself, and frames beyond that rate are left out (see ``h264.Slots``). When the power
+fails before ``close``, all formats stay readable up to the cut, or to the last whole second before it; not so an .mp4
+by OpenCV, which holds its index (the "moov atom") at the end and is lost whole. The last row or column of an odd size
+is dropped. Pictures appear under their name in one step (temporary file, then rename), so
 that a reader never sees half of one; they are not fsynced, which would wear an SD card out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -34,11 +38,15 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import cv2
 import numpy as np
 
-from edgegs.errors import AccessError, ConfigError, OutputError
+from edgegs.errors import AccessError, ConfigError, DeviceError, EdgegsError, OutputError
 from edgegs.frame import Frame
+from edgegs.sinks import encoders
 from edgegs.sinks.base import Sink, check_int
+from edgegs.sinks.h264 import FileWriter, Settings, Slots
 from edgegs.sinks.pictures import encode
 from edgegs.sinks.uri import OutputUri, split_frame_number
+
+_log = logging.getLogger("edgegs.sinks")
 
 #: Each of ``uri.VIDEO_SUFFIXES`` -> codecs to try in turn. All are in OpenCV's wheels; MJPG is in every build.
 _CODECS: Dict[str, Tuple[str, ...]] = {
@@ -46,6 +54,9 @@ _CODECS: Dict[str, Tuple[str, ...]] = {
     ".mkv": ("mp4v", "MJPG"),
     ".avi": ("MJPG", "mp4v"),
 }
+_VIDEO_OPTIONS = ("codec", "encoder", "bitrate_kbps", "keyframe_interval_s")
+#: A file that is smaller holds no picture, bytes: what the headers of .mp4 and .mkv take.
+_HEADERS = 2048
 #: How often the disk's free space is looked at, seconds.
 _CHECK_S = 1.0
 
@@ -57,10 +68,13 @@ class FileSink(Sink):
         queue: frames that may wait while the disk is slow, 1..64; each takes width x height x 3 bytes.
         min_free_mb: MiB of the disk that stay free.
         quality: JPEG quality, 1..100; pictures only.
-        codec: four characters ("MJPG") instead of the format's own choice; videos only.
+    Options of videos only:
+        encoder: "auto"; "opencv"; or one of ``encoders.ENCODERS``, without which the output does not open.
+        bitrate_kbps, keyframe_interval_s: of H.264, as ``h264.Settings``.
+        codec: four characters ("MJPG"): OpenCV writes the video, in this codec.
     """
 
-    OPTIONS = ("queue", "min_free_mb", "quality", "codec")
+    OPTIONS = ("queue", "min_free_mb", "quality", *_VIDEO_OPTIONS)
 
     def __init__(self, uri: str, path: str, queue: int = 8, min_free_mb: int = 64) -> None:
         super().__init__(uri)
@@ -75,8 +89,9 @@ class FileSink(Sink):
             if "quality" in options:
                 raise ConfigError(f"output {uri}: quality is for pictures only")
             return VideoSink(uri.text, uri.path, **options)
-        if "codec" in options:
-            raise ConfigError(f"output {uri}: codec is for videos only")
+        for name in _VIDEO_OPTIONS:
+            if name in options:
+                raise ConfigError(f"output {uri}: {name} is for videos only")
         return (NumberedSink if uri.kind == "frames" else PictureSink)(uri.text, uri.path, **options)
 
     def _prepare(self) -> None:
@@ -118,23 +133,38 @@ class FileSink(Sink):
             raise kind(f"output {self.uri}: {doing}: {why}{advice}") from error
 
 
-#: A longer silence (another scene being loaded) is cut from a video, seconds.
-_LONGEST_GAP_S = 2.0
-
 
 class VideoSink(FileSink):
-    """A video through OpenCV's own FFmpeg."""
+    """A video: H.264 through GStreamer, or what OpenCV's own FFmpeg writes."""
 
-    def __init__(self, uri: str, path: str, codec: Optional[str] = None, **options: Any) -> None:
+    def __init__(
+        self,
+        uri: str,
+        path: str,
+        codec: Optional[str] = None,
+        encoder: str = "auto",
+        bitrate_kbps: Optional[int] = None,
+        keyframe_interval_s: float = 1.0,
+        **options: Any,
+    ) -> None:
         super().__init__(uri, path, **options)
         if codec is not None and not (isinstance(codec, str) and len(codec) == 4 and codec.isascii()):
             raise ConfigError(f"output {uri}: codec is {codec!r}; expected four characters, as MJPG")
-        self._codecs = (codec,) if codec else _CODECS[self.path.suffix.lower()]
-        self._writer: Optional[Any] = None
+        self._h264 = Settings(uri, encoder, bitrate_kbps, keyframe_interval_s, others=("opencv",))
+        suffix = self.path.suffix.lower()
+        if encoder not in ("auto", "opencv"):
+            if suffix == ".avi":
+                raise ConfigError(f"output {uri}: an .avi cannot hold H.264; name an .mp4 or .mkv, or remove encoder")
+            if codec is not None:
+                raise ConfigError(f"output {uri}: codec and encoder exclude each other; remove one")
+        self._by_opencv = encoder == "opencv" or codec is not None or suffix == ".avi"
+        self._codecs = (codec,) if codec else _CODECS[suffix]
+        self._writer: Optional[Any] = None  # a FileWriter or a cv2.VideoWriter
+        self._said_why = False
         self._older: Optional[Path] = None  # where an older video of this name was moved
         self._frames = 0
         self._fps = 0.0
-        self._began_ns = 0  # monotonic time of the first frame, moved on by long gaps
+        self._slots = Slots(1.0)
 
     def open(self, width: int, height: int, fps: float) -> None:
         self._prepare()
@@ -142,15 +172,53 @@ class VideoSink(FileSink):
             self._older = self._move_aside()
         self._frames = 0
         self._fps = fps
+        self._slots = Slots(fps)
+        try:
+            if not self._by_opencv:
+                self._writer = self._open_h264(width, height)
+            if self._writer is None:
+                self._writer = self._open_opencv(width, height)
+        except (EdgegsError, OSError):
+            self._take_back()
+            raise
+
+    def _open_h264(self, width: int, height: int) -> Optional[FileWriter]:
+        """None where OpenCV is to write the video because GStreamer cannot."""
+        wanted = self._h264.encoder
+        try:
+            video = self._h264.video(width, height, self._fps, encoders.choose(wanted))
+            with self._os_errors(f"cannot write {self.path}"):
+                # "x": a file that has appeared meanwhile, or a link, is not written over
+                with open(str(self.path), "x+b", buffering=0) as file:
+                    writer = FileWriter(video, self.path.suffix.lower(), file.fileno())
+        except DeviceError as error:
+            if wanted != "auto":
+                raise DeviceError(f"output {self.uri}: {error}") from error
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+            if not self._said_why:
+                self._said_why = True
+                _log.info("output %s: not H.264 but OpenCV's %s: %s", self.uri, self._codecs[0], error)
+            return None
+        except OutputError as error:
+            raise self._named(error) from error
+        self._writer = writer  # from here on, interrupt() reaches it
+        try:
+            writer.wait_ready()
+        except OutputError as error:
+            self._writer = None
+            writer.abandon()
+            raise self._named(error) from error
+        return writer
+
+    def _open_opencv(self, width: int, height: int) -> Any:
         for codec in self._codecs:
             writer = cv2.VideoWriter(
-                str(self.path), int.from_bytes(codec.encode("ascii"), "little"), fps, (width, height)
+                str(self.path), int.from_bytes(codec.encode("ascii"), "little"), self._fps, (width, height)
             )
             if writer.isOpened():
-                self._writer = writer
-                return
+                return writer
             writer.release()
-        self._take_back()
         raise OutputError(
             "output {}: this OpenCV cannot write {} ({} at {}x{}); try .mkv or .avi, or another codec".format(
                 self.uri, self.path.suffix, " or ".join(self._codecs), width, height
@@ -164,33 +232,42 @@ class VideoSink(FileSink):
             self._check_space()
         if not self.path.exists():
             raise OutputError(f"output {self.uri}: the file is gone (deleted, or its disk removed)")
-        for _ in range(self._copies(frame)):
-            self._writer.write(frame.image)
+        for _ in range(self._slots.copies(frame.t_mono_ns)):
+            try:
+                self._writer.write(frame.image)
+            except OutputError as error:
+                raise self._named(error) from error
             self._frames += 1
-
-    def _copies(self, frame: Frame) -> int:
-        """How often this frame must be written so that the video plays in step with the clock.
-
-        A frame that comes up to one slot early still gets a slot of its own: jitter loses nothing. After a gap
-        of more than ``_LONGEST_GAP_S`` the video goes on as if there had been none.
-        """
-        if self._frames == 0:
-            self._began_ns = frame.t_mono_ns
-        due = round((frame.t_mono_ns - self._began_ns) * 1e-9 * self._fps) + 1
-        if due - self._frames > _LONGEST_GAP_S * self._fps:
-            self._began_ns = frame.t_mono_ns - int(self._frames / self._fps * 1e9)
-            due = self._frames + 1
-        return max(due - self._frames, 1 if self._frames <= due else 0)
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        writer.release()
-        if self._frames == 0:
+        failure: Optional[OutputError] = None
+        try:
+            if self._frames == 0 and isinstance(writer, FileWriter):
+                writer.abandon()
+            else:
+                writer.release()
+        except OutputError as error:
+            failure = self._named(error)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        # An encoder that fails at its first frame, again and again, must not leave a file each time.
+        if self._frames == 0 or size == 0 or (failure is not None and size < _HEADERS):
             self._take_back()
-        elif not (self.path.exists() and self.path.stat().st_size > 0):
+        if failure is not None:
+            raise failure
+        if self._frames > 0 and size == 0:
             raise OutputError(f"output {self.uri}: {self._frames} frames were lost")
+
+    def interrupt(self) -> None:
+        writer = self._writer
+        if isinstance(writer, FileWriter):
+            writer.kill()
+
+    def _named(self, error: OutputError) -> OutputError:
+        text = str(error)
+        return error if text.startswith("output ") else OutputError(f"output {self.uri}: {text}")
 
     def _move_aside(self) -> Optional[Path]:
         if not self.path.exists():

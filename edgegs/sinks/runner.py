@@ -75,7 +75,8 @@ class SinkRunner:
         self.required = required
         #: Set once the first frame has reached the output.
         self.first_delivery = threading.Event()
-        self._width, self._height, self._fps = width, height, fps
+        self.fps = fps
+        self._width, self._height = width, height
         self._stall_s = stall_s
         self._clock = clock or Clock()
         self._backoff = Backoff(*backoff_s)
@@ -107,8 +108,7 @@ class SinkRunner:
         with self._changed:
             if self._stopping:
                 return
-            if len(self._waiting) >= self.sink.queue:
-                self._waiting.popleft()
+            if len(self._waiting) >= self.sink.queue and not self._waiting.popleft().placeholder:
                 self._dropped["slow" if self._state == UP else "down"] += 1
             self._waiting.append(frame)
             if self._stalled_s() is not None and not self._interrupted:
@@ -154,6 +154,12 @@ class SinkRunner:
             return FAILED if self._stalled_s() is not None else self._state
 
     @property
+    def gave_up(self) -> bool:
+        """Whether the output failed for good: no retry can help, and its thread has ended."""
+        with self._changed:
+            return self._state == FAILED
+
+    @property
     def error(self) -> Optional[Exception]:
         """What made the output fail last, None while it is up; an EdgegsError has an ``exit_code``."""
         with self._changed:
@@ -196,7 +202,7 @@ class SinkRunner:
         finally:
             self._attempted.set()
             with self._changed:
-                self._dropped["down"] += len(self._waiting)
+                self._dropped["down"] += sum(not frame.placeholder for frame in self._waiting)
                 self._waiting.clear()
                 if self._state != FAILED:
                     self._state = STOPPED
@@ -204,7 +210,7 @@ class SinkRunner:
     def _open(self) -> bool:
         try:
             with self._call():
-                self.sink.open(self._width, self._height, self._fps)
+                self.sink.open(self._width, self._height, self.fps)
         except Exception as error:
             self._close()
             self._fell(error)
@@ -231,8 +237,10 @@ class SinkRunner:
             except Exception as error:
                 failure = error
                 with self._changed:
-                    self._dropped["down"] += 1
+                    self._dropped["down"] += not frame.placeholder
             else:
+                if frame.placeholder:
+                    continue  # shown, but no delivery: an output is ready when the scene is on it
                 with self._changed:
                     self._written += 1
                     self._last_write = self._clock.now()
@@ -275,8 +283,7 @@ class SinkRunner:
         with self._changed:
             self._state, self._error = (FAILED if for_good else RETRYING), error
         self._attempted.set()
-        if not self._stopping:
-            self._say_down(self._text(error) + ("" if for_good else "; retrying"))
+        self._say_down(self._text(error) + ("" if for_good or self._stopping else "; retrying"))
         if not isinstance(error, (EdgegsError, OSError)):
             _log.debug("output %s", self.uri, exc_info=error)
 

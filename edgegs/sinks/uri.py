@@ -3,6 +3,10 @@
     null:                            no output
     file:///data/out.mkv             a video; frame_%06d.png: numbered pictures; latest.jpg: one picture
     mjpeg://127.0.0.1:8080           HTTP server
+    display://0                      full-screen window on a monitor, the first is 0
+    v4l2:///dev/video10              virtual camera (v4l2loopback); v4l2://label/NAME: the one with this label
+    rtp://192.168.1.20:5000          H.264 sent to a host, or to a multicast group
+    rtsp://@:8554/live               H.264 served; rtsp://HOST:8554/live: sent to an RTSP server
 
 A ``file://`` URI is ``file://`` and then a path as it stands: absolute when it starts with a slash, else
 relative (``file://out.mp4``, ``file://../out/demo.mp4``). There is no host part and no %-escape: ``%`` belongs
@@ -23,6 +27,8 @@ from typing import Callable, Dict, NamedTuple, Tuple
 
 from edgegs.files import CONTROL, check_path
 
+#: What people call a scheme elsewhere.
+_OTHER_NAMES = {"http": "mjpeg", "https": "mjpeg", "screen": "display", "window": "display", "udp": "rtp"}
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -43,10 +49,14 @@ class OutputUri:
     Attributes:
         text: normalised.
         scheme: a key of ``SCHEMES``.
-        kind: "null", "video" (one file), "frames" (numbered pictures), "image" (one picture, overwritten) or
-            "mjpeg" (HTTP server).
-        path: of the file kinds; of "frames" with the %d pattern in its name. Else empty.
-        host, port: of "mjpeg", an IPv6 host without brackets; port 0 lets the system choose. Else empty and 0.
+        kind: "null", "video" (one file), "frames" (numbered pictures), "image" (one picture, overwritten), "mjpeg"
+            (HTTP server), "display", "v4l2", "rtp", "rtsp-server" (serves) or "rtsp-client" (sends to a server).
+        path: of the file kinds, of "frames" with the %d pattern in its name; device node of a "v4l2" without a name.
+            Else empty.
+        host, port: of the network kinds, an IPv6 host without brackets; an "rtsp-server" listens on every address
+            when its host is empty; port 0 of "mjpeg" lets the system choose. Else empty and 0.
+        name: card label of a "v4l2"; path of an "rtsp-…", without its first slash. Else empty.
+        index: monitor of a "display", from 0.
     """
 
     text: str
@@ -55,6 +65,8 @@ class OutputUri:
     path: str = ""
     host: str = ""
     port: int = 0
+    name: str = ""
+    index: int = 0
 
     def __str__(self) -> str:
         return self.text
@@ -69,9 +81,14 @@ class OutputUri:
         return self.kind == "mjpeg" or self.path.lower().endswith((".jpg", ".jpeg"))
 
     @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the output."""
-        return not self.host or is_loopback(self.host)
+    def is_file(self) -> bool:
+        """Whether ``path`` is one of the user's files (a device node is none)."""
+        return self.scheme == "file"
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether other machines can ask this output over HTTP."""
+        return self.kind == "mjpeg" and not is_loopback(self.host)
 
 
 class Scheme(NamedTuple):
@@ -109,10 +126,7 @@ def parse(uri: str) -> OutputUri:
     name, slashes, rest = match.group(1).lower(), match.group(2), match.group(3)
     if name in SCHEMES:
         return SCHEMES[name].parse(rest, bool(slashes))
-    if name in PLANNED:
-        raise UriError(f"outputs of the scheme {name}: are not supported by this version", _supported())
-    known = (*SCHEMES, *PLANNED)
-    close = "mjpeg" if name in ("http", "https") else next(iter(difflib.get_close_matches(name, known, 1)), "")
+    close = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, SCHEMES, 1)), "")
     raise UriError(f"unknown scheme {name}:", (f"did you mean {close}:? " if close else "") + _supported())
 
 
@@ -141,11 +155,13 @@ def _supported() -> str:
 
 
 def _for_bare_text(uri: str) -> str:
-    if uri in SCHEMES or uri in PLANNED:
-        form = SCHEMES[uri].form if uri in SCHEMES else uri + "://"
+    if uri in SCHEMES:
+        form = SCHEMES[uri].form
         return f"write {form}…" if form.endswith("//") else f'write "{form}"'
     if uri.lower().endswith(VIDEO_SUFFIXES + IMAGE_SUFFIXES):
         return f"write file://{uri} for a file"
+    if uri.startswith("/dev/"):
+        return f"write v4l2://{uri} for a virtual camera"
     if re.fullmatch(r"[^/\s]+:[0-9]+", uri):
         return f"write mjpeg://{uri} for a stream"
     return _supported()
@@ -183,37 +199,103 @@ def _file(path: str, slashes: bool) -> OutputUri:
     return OutputUri("file://" + path, "file", kind, path=path)
 
 
-def _mjpeg(rest: str, slashes: bool) -> OutputUri:
-    example = "write mjpeg://HOST:PORT, such as mjpeg://127.0.0.1:8080"
-    if not slashes:
-        raise UriError("mjpeg: needs two slashes", example)
-    if "@" in rest:
-        raise UriError("an address takes no user and password", "name a file with a token in http.token_file")
+_USUAL_PORTS = {"mjpeg": "8080", "rtp": "5000", "rtsp": "8554/live"}
+
+
+def _address(rest: str, scheme: str, example: str, any_port: bool = False) -> Tuple[str, str, int, str]:
+    """``HOST:PORT`` or ``HOST:PORT/PATH`` -> host as written, host without brackets, port, path without its slash."""
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(?::([0-9]*))?(?:/(.*))?", rest)
     if match is None:
         raise UriError("not an address", example)
     host, port, path = match.groups()
-    if path:
-        raise UriError("an address takes no path", "write mjpeg://{}:{}".format(host or "HOST", port or "PORT"))
     if not host:
-        raise UriError("no host", "write 127.0.0.1 for this machine only, 0.0.0.0 for everybody")
+        raise UriError("no host", example)
     if not port:
-        raise UriError("no port", f"write mjpeg://{host}:8080")
-    if len(port) > 5 or int(port) > 65535:
-        raise UriError(f"there is no port {port[:20]}", "ports go up to 65535")
+        raise UriError("no port", f"write {scheme}://{host}:{_USUAL_PORTS[scheme]}")
+    if len(port) > 5 or not (0 if any_port else 1) <= int(port) <= 65535:
+        raise UriError(f"there is no port {port[:20]}", f"ports go from {0 if any_port else 1} to 65535")
     bare = host.strip("[]")
     if host != bare or re.fullmatch(r"[0-9.]+", bare):
         try:
             ipaddress.ip_address(bare)
         except ValueError:
             raise UriError(f"{bare} is no IP address", example) from None
-    return OutputUri(f"mjpeg://{host}:{int(port)}", "mjpeg", "mjpeg", host=bare, port=int(port))
+    return host, bare, int(port), path or ""
+
+
+def _mjpeg(rest: str, slashes: bool) -> OutputUri:
+    example = "write mjpeg://HOST:PORT, such as mjpeg://127.0.0.1:8080"
+    if not slashes:
+        raise UriError("mjpeg: needs two slashes", example)
+    if "@" in rest:
+        raise UriError("an address takes no user and password", "name a file with a token in http.token_file")
+    if rest.startswith(":"):
+        raise UriError("no host", "write 127.0.0.1 for this machine only, 0.0.0.0 for everybody")
+    host, bare, port, path = _address(rest, "mjpeg", example, any_port=True)
+    if path:
+        raise UriError("an address takes no path", f"write mjpeg://{host}:{port}")
+    return OutputUri(f"mjpeg://{host}:{port}", "mjpeg", "mjpeg", host=bare, port=port)
+
+
+def _display(rest: str, slashes: bool) -> OutputUri:
+    match = re.fullmatch(r"([0-9]{1,2})/?", rest)
+    if match is None or not slashes:
+        raise UriError("not a monitor", "write display://0 for the first monitor, display://1 for the next")
+    index = int(match.group(1))
+    return OutputUri(f"display://{index}", "display", "display", index=index)
+
+
+def _v4l2(rest: str, slashes: bool) -> OutputUri:
+    example = "write v4l2:///dev/video10, or v4l2://label/NAME"
+    if not slashes:
+        raise UriError("v4l2: needs two slashes", example)
+    if rest.startswith("/"):
+        wrong = check_path(rest)
+        if wrong is not None:
+            raise UriError(*wrong)
+        if not re.fullmatch(r"/dev/(?:[A-Za-z0-9._:-]+/)*[A-Za-z0-9._:-]+", rest) or "/.." in rest:
+            raise UriError("not a device", example)
+        return OutputUri("v4l2://" + rest, "v4l2", "v4l2", path=rest)
+    match = re.fullmatch(r"label/([^/]{1,31})/?", rest)  # the driver keeps 31 bytes of a label
+    if match is None or len(match.group(1).encode("utf-8")) > 31:
+        raise UriError("not a device", example)
+    return OutputUri("v4l2://label/" + match.group(1), "v4l2", "v4l2", name=match.group(1))
+
+
+def _rtp(rest: str, slashes: bool) -> OutputUri:
+    example = "write rtp://HOST:PORT, such as rtp://192.168.1.20:5000"
+    if not slashes:
+        raise UriError("rtp: needs two slashes", example)
+    host, bare, port, path = _address(rest, "rtp", example)
+    if path:
+        raise UriError("an address takes no path", f"write rtp://{host}:{port}")
+    return OutputUri(f"rtp://{host}:{port}", "rtp", "rtp", host=bare, port=port)
+
+
+def _rtsp(rest: str, slashes: bool) -> OutputUri:
+    example = "write rtsp://@:8554/live to serve, rtsp://HOST:8554/live to send to a server"
+    if not slashes:
+        raise UriError("rtsp: needs two slashes", example)
+    user, at, address = rest.rpartition("@")
+    if user:
+        raise UriError("an address takes no user and password", "let the server take this machine's address")
+    serves = bool(at)
+    listens = serves and address.startswith(":")  # on every address of this machine
+    host, bare, port, path = _address("any" + address if listens else address, "rtsp", example)
+    if listens:
+        host = bare = ""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*", path):
+        raise UriError("no name after the port" if not path else "not a stream's name", example)
+    kind = "rtsp-server" if serves else "rtsp-client"
+    return OutputUri(f"rtsp://{at}{host}:{port}/{path}", "rtsp", kind, host=bare, port=port, name=path)
 
 
 SCHEMES: Dict[str, Scheme] = {
     "null": Scheme("null:", "edgegs.sinks.null:NullSink", _null),
     "file": Scheme("file://", "edgegs.sinks.file:FileSink", _file),
     "mjpeg": Scheme("mjpeg://", "edgegs.sinks.web:MjpegSink", _mjpeg),
+    "display": Scheme("display://", "edgegs.sinks.display:DisplaySink", _display),
+    "v4l2": Scheme("v4l2://", "edgegs.sinks.v4l2:V4l2Sink", _v4l2),
+    "rtp": Scheme("rtp://", "edgegs.sinks.stream:StreamSink", _rtp),
+    "rtsp": Scheme("rtsp://", "edgegs.sinks.stream:StreamSink", _rtsp),
 }
-#: Known by name only, so that their users are not told of a typing error.
-PLANNED = ("display", "v4l2", "rtp", "rtsp")

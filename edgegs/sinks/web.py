@@ -2,7 +2,7 @@
 
     /                page to look at: the stream, stage times, power, temperature, outputs
     /stream.mjpg     endless multipart/x-mixed-replace; /snapshot.jpg: the latest frame
-    /status          JSON, what ``status`` returns
+    /status          JSON, what ``status`` returns; /history: the last minutes' figures, what ``history`` returns
     /metrics         what ``metrics`` returns (Prometheus text), when given
     /healthz         200 while the program works; /readyz: 200 while frames arrive; else 503 with the reason
 
@@ -62,9 +62,19 @@ class FrameHub:
             self._closed = True
             self._changed.notify_all()
 
-    def latest(self) -> Optional[Tuple[int, bytes]]:
-        """Number and JPEG of the latest frame; None before the first."""
-        with self._encoding:
+    def latest(self, seen: Optional[int] = None) -> Optional[Tuple[int, bytes]]:
+        """Number and JPEG of the latest frame; None before the first.
+
+        Args:
+            seen: who has seen this one takes a newer one that was being encoded for somebody else just now, though
+                it may no longer be the latest: or else viewers of a fast renderer would each encode their own.
+        """
+        at_once = self._encoding.acquire(blocking=False)
+        if not at_once:
+            self._encoding.acquire()
+        try:
+            if not at_once and seen is not None and self._jpeg[0] > seen:
+                return self._jpeg
             with self._changed:
                 number, frame = self._number, self.frame
             if frame is None:
@@ -73,6 +83,8 @@ class FrameHub:
                 self._jpeg = (number, encode(frame.image, ".jpg", self._quality))
                 self.encoded += 1
             return self._jpeg
+        finally:
+            self._encoding.release()
 
     def wait_newer(self, number: int, timeout: float) -> bool:
         """Wait for a frame after ``number``; False when there is none in time. EOFError once closed."""
@@ -91,15 +103,17 @@ class MjpegSink(Sink):
         token: required as ``Authorization: Bearer`` or ``?token=`` by every request when set. An address that
             other machines can reach needs one.
         quality: JPEG quality, 1..100. max_clients: streams at a time, 1..64; one more is answered 503.
-        hosts: further names by which browsers may call this server ("lobby.example.org"). Its address,
-        loopback
+        hosts: further names by which browsers may call this server ("lobby.example.org"). Its address, loopback
             names and, beyond loopback, the machine's own name are always allowed; any other is refused (a
             foreign page could otherwise read the answers, by pointing its own name at this address).
         healthy, ready: return None when all is well, or else the reason, for ``/healthz`` and ``/readyz``.
         metrics: returns the Prometheus text.
+        history: ``Telemetry.history``; called with the time after which figures are wanted, or None for all.
+            An empty dict means that none are kept: then the page's curves begin when it is opened.
     """
 
-    OPTIONS = ("status", "token", "quality", "max_clients", "hosts", "healthy", "ready", "metrics")
+    live = True
+    OPTIONS = ("status", "token", "quality", "max_clients", "hosts", "healthy", "ready", "metrics", "history")
 
     def __init__(
         self,
@@ -115,6 +129,7 @@ class MjpegSink(Sink):
         healthy: Optional[Callable[[], Optional[str]]] = None,
         ready: Optional[Callable[[], Optional[str]]] = None,
         metrics: Optional[Callable[[], bytes]] = None,
+        history: Optional[Callable[[Optional[float]], Dict[str, Any]]] = None,
     ) -> None:
         super().__init__(uri)
         self._quality = check_int(uri, "quality", quality, 1, 100)
@@ -133,6 +148,7 @@ class MjpegSink(Sink):
             names |= {host, socket.gethostname(), socket.gethostname() + ".local"} - {"0.0.0.0", "::"}
         self._hosts = frozenset(name.lower() for name in names)
         self._token, self._metrics = token, metrics
+        self._history = history or (lambda after: {})
         self._status = status or self._own_status
         self._healthy = healthy or (lambda: None)
         self._ready = ready or self._own_ready
@@ -162,6 +178,7 @@ class MjpegSink(Sink):
             healthy=self._healthy,
             ready=self._ready,
             metrics=self._metrics,
+            history=self._history,
             token=self._token,
             hosts=self._hosts,
             max_clients=self._max_clients,

@@ -59,6 +59,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.connection.settimeout(_SEND_S)  # for a whole ``sendall``, however many parts it takes
         if head is None:
             return
+        self.server.head_came(self.connection)
         self.rfile = io.BytesIO(head)
         self.raw_requestline = self.rfile.readline()
         self.command = ""
@@ -68,11 +69,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer()
 
     def _read_head(self) -> Optional[bytes]:
-        """What came until the empty line, or the first ``_HEAD_BYTES``; None when the client gives up."""
+        """What came until the empty line, or the first ``_HEAD_BYTES``; None when the client gives up or dawdles."""
         head = bytearray()
         until = time.monotonic() + _HEAD_S
         while len(head) < _HEAD_BYTES and not _HEAD_END.search(head):
-            self.connection.settimeout(max(0.001, until - time.monotonic()))
+            left = until - time.monotonic()
+            if left <= 0:  # bytes that keep dripping in never meet the time-out
+                return None
+            self.connection.settimeout(left)
             part = self.connection.recv(_HEAD_BYTES - len(head))
             if not part:
                 return None
@@ -80,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return bytes(head)
 
     def _answer(self) -> None:
-        path, _, query = self.path.partition("?")
+        path = self.path.partition("?")[0]
         if self.command not in ("GET", "HEAD"):
             return self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", Allow="GET, HEAD")
         hosts = self.headers.get_all("Host", [])
@@ -91,7 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fetch = self.headers.get("Sec-Fetch-Site"), self.headers.get("Sec-Fetch-Mode")
         if fetch[0] == "cross-site" and fetch[1] != "navigate":
             return self._refuse(HTTPStatus.FORBIDDEN, "other sites may not embed this one")
-        if not self._has_token(query):
+        if not self._has_token():
             reason = "a token is required: /?token=…"
             return self._refuse(HTTPStatus.UNAUTHORIZED, reason, WWW_Authenticate="Bearer")
         route = _ROUTES.get(path)
@@ -113,17 +117,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         host = match.group(1) or match.group(2).rstrip(".")
         return host in self.server.site.hosts or host == _address(self.connection)
 
-    def _has_token(self, query: str) -> bool:
+    def _has_token(self) -> bool:
         token = self.server.site.token
         if token is None:
             return True
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            try:
-                given = parse_qs(query, max_num_fields=8).get("token", [""])[0]
-            except ValueError:
-                return False
+            given = self._query("token")
         return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode("utf-8"))
+
+    def _query(self, name: str) -> str:
+        """The first value of that name behind the path's question mark; "" when there is none."""
+        try:
+            return parse_qs(self.path.partition("?")[2], max_num_fields=8).get(name, [""])[0]
+        except ValueError:  # more fields than any of our own addresses has
+            return ""
 
     # ---- the pages --------------------------------------------------------------------------------------
 
@@ -131,8 +139,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(self.server.page, "text/html; charset=utf-8", policy=self.server.page_policy)
 
     def _status(self) -> None:
-        text = json.dumps(plain(self.server.site.status()), ensure_ascii=False)
-        self._send(text.encode("utf-8"), "application/json")
+        self._send_json(self.server.site.status())
+
+    def _history(self) -> None:
+        after = self._query("after")
+        try:
+            seconds = float(after) if after else None
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "after: expected seconds, as in an earlier answer's t")
+            return
+        self._send_json(self.server.site.history(seconds))
 
     def _metrics(self) -> None:
         if self.server.site.metrics is None:
@@ -185,7 +201,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hub = self.server.site.hub
         seen = 0
         while hub.wait_newer(seen, _KEEP_ALIVE_S) or not self._has_left():
-            picture = hub.latest()
+            picture = hub.latest(seen)
             if picture is None:
                 continue
             seen, jpeg = picture
@@ -194,13 +210,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._put(b"".join((part, jpeg, b"\r\n", _BOUNDARY)))
 
     def _has_left(self) -> bool:
+        return self._peek() == b""
+
+    def _has_unread(self) -> bool:
+        """Whether the client sent more than one request or a body, which nobody is going to read."""
+        return bool(self._peek())
+
+    def _peek(self) -> Optional[bytes]:
+        """A byte that the client sent, b"" when it has left, None when it is silent as it should be."""
         try:
             self.connection.setblocking(False)
-            return self.connection.recv(1, socket.MSG_PEEK) == b""
+            return self.connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return False  # connected, and silent as it should be
+            return None
         except OSError:
-            return True
+            return b""
         finally:
             self.connection.settimeout(_SEND_S)
 
@@ -209,6 +233,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _send(self, body: bytes, content_type: str, policy: str = _NO_CONTENT) -> None:
         head = response_head(HTTPStatus.OK, {"Content-Type": content_type, "Content-Length": str(len(body))}, policy)
         self._put(head if self.command == "HEAD" else head + body)
+        if self._has_unread():
+            self._linger()
+
+    def _send_json(self, value: Any) -> None:
+        text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+        self._send(text.encode("utf-8", "replace"), "application/json")
 
     def _refuse(self, status: HTTPStatus, reason: str, **headers: str) -> None:
         body = (reason + "\n").encode("utf-8")
@@ -248,6 +278,7 @@ _ROUTES: Dict[str, Callable[[Handler], None]] = {
     "/stream.mjpg": Handler._stream,
     "/snapshot.jpg": Handler._snapshot,
     "/status": Handler._status,
+    "/history": Handler._history,
     "/metrics": Handler._metrics,
     "/healthz": Handler._healthz,
     "/readyz": Handler._readyz,
@@ -277,22 +308,30 @@ def _address(connection: socket.socket) -> str:
 
 
 def load_page() -> Tuple[bytes, str]:
-    """The page, and a content security policy that allows exactly the style and script inside it."""
-    page = pkgutil.get_data("edgegs.sinks", "page.html")
-    if page is None:
-        raise DeviceError("edgegs is installed without its page (edgegs/sinks/page.html); install it again")
+    """The page, style and script put into it, and a content security policy that allows exactly those two."""
+    page = _part("page.html")
     inline = {}
-    for tag in ("style", "script"):
-        text = re.findall(rb"<%s>(.*?)</%s>" % (tag.encode(), tag.encode()), page, re.DOTALL)
-        inline[tag] = " ".join(
-            "'sha256-" + base64.b64encode(hashlib.sha256(part).digest()).decode() + "'" for part in text
-        )
+    for tag, name in (("style", "page.css"), ("script", "page.js")):
+        part = _part(name)
+        opening, closing = f"<{tag}>".encode("ascii"), f"</{tag}>".encode("ascii")
+        page = page.replace(opening + closing, opening + part + closing)
+        inline[tag] = "'sha256-" + base64.b64encode(hashlib.sha256(part).digest()).decode("ascii") + "'"
     policy = (
         "default-src 'none'; img-src 'self' data:; connect-src 'self'; "
         f"style-src {inline['style']}; script-src {inline['script']}; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page, policy
+
+
+def _part(name: str) -> bytes:
+    try:
+        part = pkgutil.get_data("edgegs.sinks", name)
+    except OSError:
+        part = None
+    if part is None:
+        raise DeviceError(f"edgegs is installed without a part of its page (edgegs/sinks/{name}); install it again")
+    return part
 
 
 def plain(value: Any) -> Any:

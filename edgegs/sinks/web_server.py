@@ -2,11 +2,13 @@
 
 One connection is one request and one thread: there is no keep-alive that would hold threads for nothing. A
 request has 16 KiB and five seconds for its head, an answer or a frame ten seconds to leave; a thread ends
-when its client does not keep up with that.
+when its client does not keep up with that. When all places are taken, a client that has connected and said
+nothing for a while gives way to the next; where there is none, the next is answered 503.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import http.server
@@ -18,7 +20,7 @@ import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, Optional, Tuple
 
 from edgegs.errors import AccessError, DeviceError
 from edgegs.sinks.backoff import LogLimiter
@@ -28,6 +30,9 @@ _log = logging.getLogger("edgegs.sinks.web")
 
 _STOP_S = 3.0
 _SPARE_CONNECTIONS = 16  # beside the streams: pages, status, snapshots, probes
+_SILENT_S = 0.25  # a client that has sent no head for so long has no claim to its place
+_REFUSED_S = 1.0  # a refused client has so long to read why
+_REFUSED = 32  # so many refused clients are waited for at a time
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Site:
     healthy: Callable[[], Optional[str]]
     ready: Callable[[], Optional[str]]
     metrics: Optional[Callable[[], bytes]]
+    history: Callable[[Optional[float]], Dict[str, Any]]
     token: Optional[str]
     hosts: FrozenSet[str]
     max_clients: int
@@ -54,16 +60,18 @@ class WebServer(http.server.HTTPServer):
 
     allow_reuse_address = True  # after a restart, connections of the last run may linger in TIME_WAIT
     allow_reuse_port = False  # never share a port with somebody else
-    request_queue_size = 32
+    request_queue_size = 128  # a burst waits here, not for its second attempt a second later
 
     def __init__(self, uri: str, host: str, port: int, site: Site) -> None:
         self.site = site
         self.page, self.page_policy = load_page()
         self.streams = threading.BoundedSemaphore(site.max_clients)
         self._limit = site.max_clients + _SPARE_CONNECTIONS
-        self._lock = threading.Lock()  # guards the two below
+        self._refused: Deque[Tuple[float, socket.socket]] = collections.deque()  # of the accepting thread alone
+        self._lock = threading.Lock()  # guards the three below
         self._limiter = LogLimiter()
         self._connections: Dict[socket.socket, threading.Thread] = {}
+        self._silent: Dict[socket.socket, float] = {}  # those without a head yet, oldest first, and since when
         self._accepting = threading.Thread(target=self._accept, name="edgegs-http", daemon=True)
         self._stopping = False
         try:
@@ -110,7 +118,12 @@ class WebServer(http.server.HTTPServer):
 
     def _accept(self) -> None:
         while not self._stopping:
+            self.timeout = _REFUSED_S if self._refused else None
             self.handle_request()
+            while self._refused and time.monotonic() - self._refused[0][0] >= _REFUSED_S:
+                self._refused.popleft()[1].close()
+        for _, refused in self._refused:
+            refused.close()
 
     def get_request(self) -> Tuple[socket.socket, Any]:
         try:
@@ -125,19 +138,41 @@ class WebServer(http.server.HTTPServer):
             target=self._serve, args=(request, client_address), name="edgegs-http client", daemon=True
         )
         with self._lock:
-            full = len(self._connections) >= self._limit
+            full = len(self._connections) >= self._limit and not self._make_room()
             if not full:
                 self._connections[request] = thread
-        if not full:
+                self._silent[request] = time.monotonic()
+        if full:
+            self._refuse(request)
+        else:
             thread.start()
-            return
-        request.setblocking(False)  # this is the accepting thread: it waits for nobody
-        try:
-            fields = {"Retry-After": "5", "Content-Length": "0"}
+
+    def _make_room(self) -> bool:
+        """Cut the client that has been silent longest, if for long enough. The caller holds ``_lock``."""
+        oldest = next(iter(self._silent), None)
+        if oldest is None or time.monotonic() - self._silent[oldest] < _SILENT_S:
+            return False
+        del self._silent[oldest]
+        with contextlib.suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes, and ends
+        return True
+
+    def _refuse(self, request: socket.socket) -> None:
+        """Answer 503. In the accepting thread: nothing here waits."""
+        request.setblocking(False)
+        fields = {"Retry-After": "5", "Content-Length": "0"}
+        with contextlib.suppress(OSError):
             request.send(response_head(HTTPStatus.SERVICE_UNAVAILABLE, fields))
-        except OSError:
-            pass
-        self.shutdown_request(request)
+            request.shutdown(socket.SHUT_WR)
+        # Not closed at once: the request is still on its way, and would be answered by a reset.
+        self._refused.append((time.monotonic(), request))
+        if len(self._refused) > _REFUSED:
+            self._refused.popleft()[1].close()
+
+    def head_came(self, connection: socket.socket) -> None:
+        """The client has said what it wants: it keeps its place."""
+        with self._lock:
+            self._silent.pop(connection, None)
 
     def _serve(self, request: Any, client_address: Any) -> None:
         try:
@@ -148,12 +183,15 @@ class WebServer(http.server.HTTPServer):
             self.complain("request", error)
         finally:
             self.shutdown_request(request)
-            with self._lock:
-                self._connections.pop(request, None)
+            self._forget(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def _forget(self, request: Any) -> None:
         with self._lock:
             self._connections.pop(request, None)
+            self._silent.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        self._forget(request)
         self.complain("connection", sys.exc_info()[1])
 
     def complain(self, what: str, error: Optional[BaseException]) -> None:

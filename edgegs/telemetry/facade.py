@@ -15,6 +15,7 @@ from edgegs.telemetry import host
 from edgegs.telemetry.board import Board, identify
 from edgegs.telemetry.clocks import Clocks
 from edgegs.telemetry.energy import EnergyMeter
+from edgegs.telemetry.history import History
 from edgegs.telemetry.power import Ina3221, Rapl, rail_note
 from edgegs.telemetry.reader import SensorReader
 from edgegs.telemetry.readings import ABSENT, Collector, Sample
@@ -67,7 +68,7 @@ class Telemetry:
     Raises:
         AccessError, OutputError: the log cannot be created. ConfigError: unknown source.
 
-    ``frame``, ``dropped``, ``event`` and ``snapshot`` may be called from any thread, take microseconds and
+    ``frame``, ``dropped``, ``event``, ``snapshot`` and ``history`` may be called from any thread, take microseconds and
     never raise for want of a sensor or a disk.
     """
 
@@ -100,6 +101,7 @@ class Telemetry:
             )
         self._window = StageWindow()
         self._energy = EnergyMeter(max_gap_s=3 * interval_s)
+        self._history = History()
         self._closed: Optional[WindowData] = None
         self._clock_offset: Optional[int] = None
         self._previous: Optional[Sample] = None
@@ -198,6 +200,14 @@ class Telemetry:
         result["log"] = self._recorder.status() if self._recorder else None
         return result
 
+    def history(self, after_s: Optional[float] = None) -> Dict[str, Any]:
+        """The last minutes for the page: ``History.since``, ``total_rail`` where the board has one, and ``run``, which
+        differs from one run to the next: monotonic times of different runs may not be compared.
+        """
+        with self._lock:
+            total_rail = self._latest.get("total_rail")
+        return dict(self._history.since(after_s), run=str(self._started_ns), total_rail=total_rail)
+
     def stop(self, reason: str = "stopped") -> None:
         """End the last window, write the stop record, close the log and end the threads."""
         if self._running:
@@ -229,6 +239,7 @@ class Telemetry:
         record.update(_sensor_fields(sample, joules, (data.end_ns - data.begin_ns) / 1e9))
         record["mem"] = host.memory()
         self._record("window", record, data.end_ns)
+        self._history.add(data.end_ns, record)
         with self._lock:
             self._latest = dict(record, t_mono_ns=data.end_ns, t_wall=host.rfc3339(self._wall_ns()))
             self._sensors = _sensor_states(sample)

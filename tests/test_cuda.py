@@ -36,6 +36,18 @@ def test_every_image_that_runs_here_draws_the_same_picture(cuda, name):
         assert psnr(first.image_f32, other.image_f32) >= 60
 
 
+def test_a_renderer_that_was_dropped_leaves_nothing_to_the_next(cuda):
+    # the driver gives the addresses of one to the other, whose buffers have other shapes
+    scene, camera = scenes.cloud(33), scenes.camera(97, 81)
+    behind = np.random.default_rng(1).integers(0, 256, (81, 97, 3), dtype=np.uint8)
+    drawn = {}
+    for _ in range(3):
+        for name in ("baseline", "best", "fused"):
+            renderer = Renderer(cuda, scene, 97, 81, name, keep_float=True, takes_backdrop=True)
+            image = renderer.render(camera, behind).image
+            np.testing.assert_array_equal(image, drawn.setdefault(name, image))
+
+
 def test_ten_thousand_frames_take_no_more_memory_than_a_hundred(cuda):
     renderer = Renderer(cuda, scenes.cloud(300), 64, 48, "best")
     cameras = [scenes.camera(64, 48, focal) for focal in (50.0, 60.0, 70.0)]

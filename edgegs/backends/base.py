@@ -9,9 +9,12 @@ import numpy as np
 
 
 class Buffer:
-    """Device memory of a fixed shape and dtype; ``address`` is what a kernel's pointer field receives."""
+    """Device memory of a fixed shape and dtype; ``address`` is what a kernel's pointer field receives.
 
-    __slots__ = ("address", "dtype", "label", "memory", "shape")
+    ``staging`` is the backend's: host memory for copies of this buffer, which must not outlive it.
+    """
+
+    __slots__ = ("address", "dtype", "label", "memory", "shape", "staging")
 
     def __init__(self, label: str, shape: Tuple[int, ...], dtype: Any, memory: Any, address: int) -> None:
         self.label = label
@@ -19,6 +22,7 @@ class Buffer:
         self.dtype = np.dtype(dtype)
         self.memory = memory
         self.address = address
+        self.staging: Dict[int, np.ndarray] = {}
 
     @property
     def n_bytes(self) -> int:

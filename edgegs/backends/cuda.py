@@ -98,7 +98,6 @@ class CudaBackend(StructBackend):
             raise
         self.device = f"{device.name()}, compute capability {major}.{minor}"
         self._functions: Dict[str, Any] = {}
-        self._staging: Dict[Tuple[int, int], np.ndarray] = {}
         self._n_fetches = 0
 
     def _load(self, image: Optional[str]) -> Tuple[Any, str]:
@@ -128,8 +127,7 @@ class CudaBackend(StructBackend):
         return Buffer(label, shape, dtype, memory, int(memory))
 
     def free(self, buffer: Buffer) -> None:
-        for key in [key for key in self._staging if key[0] == buffer.address]:
-            del self._staging[key]
+        buffer.staging.clear()
         if buffer.memory is not None:
             buffer.memory.free()
             buffer.memory = None
@@ -175,11 +173,10 @@ class CudaBackend(StructBackend):
 
     def _stage(self, buffer: Buffer, turn: int) -> np.ndarray:
         """Page-locked memory for a copy; pageable on integrated GPUs, whose CPUs read that many times faster."""
-        key = (buffer.address, turn)
-        if key not in self._staging:
+        if turn not in buffer.staging:
             make = np.empty if self.is_integrated else driver.pagelocked_empty
-            self._staging[key] = make(buffer.shape, buffer.dtype)
-        return self._staging[key]
+            buffer.staging[turn] = make(buffer.shape, buffer.dtype)
+        return buffer.staging[turn]
 
     def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
         assert isinstance(params, StructParams)

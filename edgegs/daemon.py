@@ -1,43 +1,42 @@
 """The daemon: startup, tick, shutdown.
 
 Startup opens the outputs that people watch, which show a placeholder meanwhile, loads the scene, opens a backend,
-starts telemetry and the other outputs. A tick takes what came from windows and camera, draws one frame and hands it to
-every output, none of which it waits for. Shutdown closes all of it, whatever failed.
-Only this file (and the command line) reads the configuration.
+starts telemetry and the other outputs. A tick takes what came from windows, camera and signals, draws one frame and
+hands it to every output, none of which it waits for. A device that fails is opened again, with the scene; another
+configuration (HUP) is loaded beside the loop and swapped in between two frames. Shutdown closes all of it, whatever
+failed. Only this file, what it makes things with (``drawing``, ``outputs``, ``reload``) and the command line read the
+configuration.
 """
 
 from __future__ import annotations
 
 import collections
+import json
 import logging
 import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgegs import __version__, outputs
-from edgegs.backends import create, severity
-from edgegs.camera import InputEvent, PathClock, PosePath, build_path
+from edgegs.camera import InputEvent, PathClock
 from edgegs.config import Config
-from edgegs.errors import AccessError, OutputError
+from edgegs.drawing import Show
+from edgegs.errors import AccessError, ConfigError, DeviceError, DeviceLost, EdgegsError, OutputError
+from edgegs.files import write_at_once
 from edgegs.frame import Frame
-from edgegs.outputs import PacedOutput, read_token
+from edgegs.notify import Notifier
+from edgegs.outputs import OutputSet, PacedOutput
 from edgegs.placeholder import Placeholder
-from edgegs.renderer import Renderer, Ticket
-from edgegs.scene import Scene, load
+from edgegs.reload import Reload
+from edgegs.renderer import Ticket
 from edgegs.summary import figures, summary
 from edgegs.telemetry import Telemetry
 from edgegs.telemetry.metrics import Metrics
 
-if TYPE_CHECKING:
-    from edgegs.capture import Capture
-
 log = logging.getLogger(__name__)
 
-#: Outputs get so long to finish, all together, seconds: the run has to end within the unit's TimeoutStopSec of 15,
-#: and the frame under way, the run log and the device need their time, too.
-STOP_S = 5.0
 #: Frames stop overlapping when one would take less than this share of the period by itself. Not 1, because that time
 #: is an estimate, without the picture's way back.
 SPARE = 0.8
@@ -47,6 +46,10 @@ SUMMARY_FRAMES = 4096
 HEALTHY_S = 10.0
 #: Keys and drags that may wait for the next frame; older ones give way.
 MAX_INPUTS = 1024
+#: So many failures of the device within so many seconds are mended by opening it again; one more ends the run.
+MAX_FAULTS, FAULTS_WITHIN_S = 3, 600.0
+#: Where a running service leaves its status, in systemd's RUNTIME_DIRECTORY (memory, not the SD card).
+STATUS_FILE = "status.json"
 
 
 class _Stopped(Exception):
@@ -62,27 +65,52 @@ class UnderWay(NamedTuple):
 
 
 class Daemon:
-    """Draws what a configuration says until told to stop; see ``run``."""
+    """Draws what a configuration says until told to stop; see ``run``.
 
-    def __init__(self, config: Config) -> None:
+    Args:
+        config: to begin with.
+        reread: returns the configuration as it is written now, for HUP; None where it cannot be read again.
+        faults: when the device failed lately, in the processes before this one; monotonic seconds.
+    """
+
+    def __init__(
+        self, config: Config, reread: Optional[Callable[[], Config]] = None, faults: Sequence[float] = ()
+    ) -> None:
         self.config = config
         self.frame: Optional[Frame] = None
-        self.outputs: List[PacedOutput] = []
+        self._reread = reread
+        self._notifier = Notifier()
         self._stop_reason: Optional[str] = None
         self._n_interrupts = 0
+        self._hup = self._usr1 = False
+        self._show = Show(config, self._progress, self._go_on)
+        self._telemetry: Optional[Telemetry] = None
+        self._reload: Optional[Reload] = None
+        self._reload_result: Dict[str, Any] = {}
+        self._faults: Deque[float] = collections.deque(faults)
         self._states: Dict[str, str] = {}
         self._is_out = False
-        self._n_redraws = 0
+        self._n_frames = self._n_redraws = 0
         self._recent: Deque[Frame] = collections.deque(maxlen=SUMMARY_FRAMES)
-        self._first_ns = 0
-        self._facts: Dict[str, Any] = {}
-        self._telemetry: Optional[Telemetry] = None
-        self._path: Optional[PosePath] = None
-        self._capture: Optional[Capture] = None
+        self._started_ns, self._first_ns = time.monotonic_ns(), 0
         self._inputs: Deque[InputEvent] = collections.deque(maxlen=MAX_INPUTS)
         self._placeholder: Optional[Placeholder] = None
         self._loading: Tuple[str, Optional[float]] = ("starting", None)
         self._metrics = Metrics(self.status, self._snapshot)
+        self._outputs = OutputSet(
+            {
+                "status": self.status,
+                "ready": self.not_ready,
+                "healthy": self.not_healthy,
+                "metrics": self._metrics.render,
+                "history": self._history,
+                "on_input": self._inputs.append,
+            }
+        )
+
+    @property
+    def outputs(self) -> List[PacedOutput]:
+        return self._outputs.all
 
     def stop(self, reason: str) -> None:
         """Ask the loop to end after the frame that it is drawing; safe in a signal handler."""
@@ -96,32 +124,17 @@ class Daemon:
             The exit code: 0, or that of an output which should have had frames and wrote none.
         """
         restore = self._handle_signals()
-        closing: List[Callable[[], None]] = []
         reason = "fault"
         try:
-            self._make_outputs()
-            self._start_outputs(live=True)
-            camera = self.config.camera
-            self._placeholder = Placeholder(self.outputs, camera.width, camera.height, lambda: self._loading)
-            self._placeholder.start()
-            scene = self._load_scene()
-            renderer, path = self._start_renderer(scene, closing)
-            telemetry = self._start_telemetry(scene, renderer, closing)
-            del scene  # its arrays are on the device now
-            self._start_outputs(live=False)
-            self._loop(renderer, path, telemetry, frames, duration_s)
+            self._start()
+            self._loop(frames, duration_s)
             reason = "finished"
         except _Stopped:
             pass
         finally:
             finished = self._stop_reason is None
             self._stop_reason = self._stop_reason or reason
-            closing.append(self._stop_outputs)  # before the log ends, which tells what they dropped
-            for close in reversed(closing):
-                try:
-                    close()
-                except Exception:  # one part that cannot close must not keep the others open
-                    log.exception("shutdown")
+            self._close()
             restore()
         failure = outputs.undelivered(self.outputs, finished)
         if failure is None or self.frame is None:
@@ -129,24 +142,51 @@ class Daemon:
         log.error("error: %s", failure)
         return failure.exit_code
 
-    # ---- startup ----------------------------------------------------------------------------------------
+    # ---- startup and shutdown -----------------------------------------------------------------------------
 
     def _handle_signals(self) -> Callable[[], None]:
         """TERM and INT end the run cleanly; a second INT ends the process at once, whatever it is doing."""
 
-        def handle(number: int, _: Any) -> None:
+        def end(number: int, _: Any) -> None:
             self._n_interrupts += number == signal.SIGINT
             if self._n_interrupts > 1:
                 os._exit(130)
             self.stop(signal.Signals(number).name)
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        def take(number: int, _: Any) -> None:
+            if number == signal.SIGHUP:
+                self._hup = True
+            else:
+                self._usr1 = True
+
+        handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: take, signal.SIGUSR1: take}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
 
         def restore() -> None:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
         return restore
+
+    def _start(self) -> None:
+        self._outputs.make(self.config)
+        self._go_on()
+        self._outputs.start(live=True)
+        camera = self.config.camera
+        self._placeholder = Placeholder(self.outputs, camera.width, camera.height, lambda: self._loading)
+        self._placeholder.start()
+        self._go_on()
+        self._loading = ("loading " + os.path.basename(self.config.scene.path), None)
+        scene = self._show.load()
+        self._loading = ("starting", None)
+        self._go_on()
+        self._show.open_inputs()
+        self._show.open_device(scene)
+        del scene  # its arrays are on the device now
+        self._go_on()
+        self._start_telemetry()
+        self._go_on()
+        self._outputs.start(live=False)
 
     def _go_on(self) -> None:
         """Called between the steps of startup, which may take minutes: ends it when told to stop."""
@@ -158,184 +198,107 @@ class Daemon:
 
     def _progress(self, rows_done: int, n_rows: int) -> None:
         self._loading = (self._loading[0], rows_done / n_rows if n_rows else None)
+        self._notifier.progress()
         self._go_on()
 
-    def _load_scene(self) -> Scene:
-        self._go_on()
-        settings = self.config.scene
-        log.info("loading %s", settings.path)
-        self._loading = ("loading " + os.path.basename(settings.path), None)
-        scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=self._progress)
-        self._loading = ("starting", None)
-        for warning in scene.warnings:
-            log.warning("%s", warning)
-        for cause, rows in scene.dropped.items():
-            log.warning("%s: dropped %d of %d rows: %s", settings.path, rows, scene.n_rows, cause)
-        return scene
-
-    def _start_renderer(self, scene: Scene, closing: List[Callable[[], None]]) -> Any:
-        camera, render = self.config.camera, self.config.render
-        path = build_path(
-            {"kind": "orbit", "up": scene.up} if camera.path is None else camera.path.model_dump(),
-            camera.width,
-            camera.height,
-            camera.fov_y_deg,
-            camera.near,
-            camera.far,
-            scene_bounds=scene.bounds(),
-        )
-        self._path = path
-        closing.append(path.close)
-        path.open()
-        if camera.background is not None:
-            from edgegs.capture import Capture  # brings OpenCV, which a run without a background may not need
-
-            source = camera.background
-            self._capture = Capture(source.uri, camera.width, camera.height, fit=source.fit, fps=source.fps)
-            self._capture.start()
-        self._go_on()
-        backend, why = create(render.backend, render.threads)
-        closing.append(backend.close)
-        log.log(severity(render.backend, backend), "%s", why)
-        self._go_on()
-        renderer = Renderer(
-            backend,
-            scene,
-            camera.width,
-            camera.height,
-            render.variant,
-            render.background,
-            takes_backdrop=self._capture is not None,
-        )
-        closing.append(renderer.close)
-        self._facts = {
-            "scene": scene.path,
-            "variant": renderer.variant.name,
-            "width": camera.width,
-            "height": camera.height,
-            **backend.describe(),
-        }
-        return renderer, path
-
-    def _start_telemetry(self, scene: Scene, renderer: Renderer, closing: List[Callable[[], None]]) -> Telemetry:
-        self._go_on()
+    def _start_telemetry(self) -> None:
         settings = self.config.telemetry
 
-        def open_telemetry(log_dir: Optional[str]) -> Telemetry:
-            return Telemetry(
-                sysfs_root=str(settings.sysfs_root),
-                source=settings.source,
-                interval_s=settings.interval_s,
-                log_dir=log_dir,
-                max_mb=settings.log.max_mb,
-                rotate_mb=settings.log.rotate_mb,
-                flush_s=settings.log.flush_s,
-            )
-
-        try:
-            telemetry = open_telemetry(None if settings.log.dir is None else str(settings.log.dir))
-        except (OutputError, AccessError) as error:
-            # the picture matters more than its log: say so, in the log of the service and in /status
-            log.error("no run log is kept: %s", error)
-            telemetry = open_telemetry(None)
-        self._telemetry = telemetry
-        closing.append(lambda: telemetry.stop(self._stop_reason or "stopped"))
-        telemetry.start(
-            {
-                "edgegs": __version__,
-                "config_hash": self.config.sha256(),
-                "scene": {"path": scene.path, "sha256": scene.sha256, "n_splats": scene.n_splats},
-                **{name: value for name, value in self._facts.items() if name != "scene"},
-            }
+        telemetry = Telemetry(
+            sysfs_root=str(settings.sysfs_root),
+            source=settings.source,
+            interval_s=settings.interval_s,
+            log_dir=None if settings.log.dir is None else str(settings.log.dir),
+            max_mb=settings.log.max_mb,
+            rotate_mb=settings.log.rotate_mb,
+            flush_s=settings.log.flush_s,
+            min_free_mb=settings.log.min_free_mb,
         )
+        self._telemetry = telemetry
+        telemetry.start(self._start_record())
         if telemetry.log_path:
             log.info("run log: %s", telemetry.log_path)
-        return telemetry
 
-    def _make_outputs(self) -> None:
-        camera, render = self.config.camera, self.config.render
-        token_file = self.config.http.token_file
-        offered = {
-            "status": self.status,
-            "ready": self.not_ready,
-            "healthy": self.not_healthy,
-            "metrics": self._metrics.render,
-            "history": self._history,
-            "token": None if token_file is None else read_token(token_file),
-            "on_input": self._inputs.append,
+    def _start_record(self) -> Dict[str, Any]:
+        scene = self._show.scene
+        assert scene is not None
+        return {
+            "edgegs": __version__,
+            "config_hash": self.config.sha256(),
+            "scene": {"path": scene.path, "sha256": scene.sha256, "n_splats": scene.n_splats},
+            **{name: value for name, value in self._show.facts.items() if name != "scene"},
         }
-        for settings in self.config.outputs:
-            self._go_on()
-            fps = render.target_fps or 30.0
-            self.outputs.append(outputs.make_output(settings, camera.width, camera.height, fps, offered))
 
-    def _start_outputs(self, live: bool) -> None:
-        """Open the outputs that people watch, or the others: those begin with the first frame of the scene."""
-        self._go_on()
-        for output in self.outputs:
-            if output.runner.sink.live == live:
-                output.runner.start()
+    def _close(self) -> None:
+        """Close everything, outputs before the log, which tells what they dropped."""
+        self._notifier.stopping(self._stop_reason or "stopping")
+        steps: List[Callable[[], None]] = [self._stop_outputs]
+        if self._telemetry is not None:
+            telemetry = self._telemetry
+            steps.append(lambda: telemetry.stop(self._stop_reason or "stopped"))
+        for step in (*steps, self._show.close, self._notifier.close):
+            try:
+                step()
+            except Exception:  # one part that cannot close must not keep the others open
+                log.exception("shutdown")
 
     def _stop_outputs(self) -> None:
         """Finish outputs and camera side by side: none of them may use up the others' time."""
         if self._placeholder is not None:
             self._placeholder.stop()
-        closing = None
-        if self._capture is not None:
-            closing = threading.Thread(target=self._capture.close)
-            closing.start()
-        outputs.stop(self.outputs, STOP_S)
+        if self._reload is not None:
+            self._reload.abandon()
+        closing = threading.Thread(target=self._show.close_capture)
+        closing.start()
+        self._outputs.stop()
         for output in self.outputs:
             self._report_drops(output)
-        if closing is not None:
-            closing.join()
+        closing.join()
 
     # ---- tick -------------------------------------------------------------------------------------------
 
-    def _loop(
-        self,
-        renderer: Renderer,
-        path: PosePath,
-        telemetry: Telemetry,
-        frames: Optional[int],
-        duration_s: Optional[float],
-    ) -> None:
+    def _loop(self, frames: Optional[int], duration_s: Optional[float]) -> None:
         """Draw where the path is now, deliver, wait for the beat.
 
         A device that works by itself (``backend.depth`` 2) draws the next frame while this thread delivers the one
         before. That costs latency, so it is done only where drawing and delivering in turn would miss the beat.
         """
-        target_fps = self.config.render.target_fps
-        period = 1.0 / target_fps if target_fps else 0.0
         started = next_tick = time.monotonic()
         path_clock = PathClock(started)
         self._first_ns = time.monotonic_ns()
         under_way: Deque[UnderWay] = collections.deque()
         n_begun = 0
-        overlaps = not period
+        overlaps = not self.config.render.target_fps
         while self._stop_reason is None and n_begun != frames:
             now = time.monotonic()
             if duration_s is not None and now - started >= duration_s:
                 break
-            self._take_inputs(path, path_clock, now)
+            self._take_inputs(path_clock, now)
             if self._stop_reason is not None:
                 break
-            backdrop = None if self._capture is None else self._capture.latest()
-            ticket = renderer.submit(path.camera_at(path_clock.at(now)), backdrop)
-            under_way.append(UnderWay(ticket, now, time.monotonic() - now))
-            n_begun += 1
-            if len(under_way) > (renderer.backend.depth - 1 if overlaps else 0):
-                in_turn_s = self._deliver(renderer, under_way.popleft(), telemetry)
-                overlaps = in_turn_s > SPARE * period if overlaps else time.monotonic() - now > period
-            while under_way and not overlaps:
-                self._deliver(renderer, under_way.popleft(), telemetry)
+            target_fps = self.config.render.target_fps
+            period = 1.0 / target_fps if target_fps else 0.0
+            try:
+                self._take_orders(under_way)
+                under_way.append(self._begin(path_clock, now))
+                n_begun += 1
+                depth = self._show.depth
+                if len(under_way) > (depth - 1 if overlaps else 0):
+                    in_turn_s = self._deliver(under_way.popleft())
+                    overlaps = in_turn_s > SPARE * period if overlaps else time.monotonic() - now > period
+                while under_way and not overlaps:
+                    self._deliver(under_way.popleft())
+            except DeviceError as error:
+                under_way.clear()
+                self._recover(error)
+                continue
             # a late frame moves the beat: frames that were missed are not made up for
             next_tick = max(next_tick + period, time.monotonic())
             self._sleep_until(next_tick)
         while under_way:
-            self._deliver(renderer, under_way.popleft(), telemetry)
+            self._deliver(under_way.popleft())
 
-    def _take_inputs(self, path: PosePath, path_clock: PathClock, now: float) -> None:
+    def _take_inputs(self, path_clock: PathClock, now: float) -> None:
         """What people did at windows since the last frame: q ends the run, space pauses, the rest is the camera's."""
         while self._inputs:
             event = self._inputs.popleft()
@@ -344,41 +307,61 @@ class Daemon:
             elif event.kind == "key" and event.key == " ":
                 path_clock.toggle(now)
             else:
-                path.handle(event)
+                self._show.handle(event)
 
-    def _deliver(self, renderer: Renderer, begun: UnderWay, telemetry: Telemetry) -> float:
+    def _begin(self, path_clock: PathClock, now: float) -> UnderWay:
+        ticket = self._show.begin(path_clock.at(now), path_clock.is_paused)
+        return UnderWay(ticket, now, time.monotonic() - now)
+
+    def _deliver(self, begun: UnderWay) -> float:
         """Wait for a frame and hand it to everyone; returns what it would cost without overlap, seconds."""
-        frame = renderer.collect(begun.ticket)
+        frame = self._show.collect(begun.ticket)
         drawn = time.monotonic()
         self.frame = frame
+        self._n_frames += 1
         self._n_redraws += frame.redraws
         self._recent.append(figures(frame))
-        telemetry.frame(frame)
+        if self._telemetry is not None:
+            self._telemetry.frame(frame)
         self._metrics.frame(frame)
         if self._placeholder is not None:
             self._placeholder.stop()
             self._placeholder = None
         for output in self.outputs:
             output.offer(frame, begun.began)
-            self._report_drops(output)
-            state = output.runner.state
-            if state != self._states.get(output.label, "starting"):
-                error = output.runner.status()["last_error"]
-                telemetry.event("output", output=output.label, state=state, error=error)
-                self._states[output.label] = state
+            self._report(output)
         outputs.check_hope(self.outputs)
+        self._tell_systemd()
+        # not frame_ms: a frame that waits behind another takes longer without being more work
+        return begun.begin_s + sum(frame.stage_ms.values()) / 1e3 + time.monotonic() - drawn
+
+    def _tell_systemd(self) -> None:
+        """Ready once a frame has reached an output; alive because one was drawn."""
+        self._notifier.alive()
         if not self._is_out and any(output.runner.first_delivery.is_set() for output in self.outputs):
             self._is_out = True
             log.info("the first frame is out, %.1f s after start", (time.monotonic_ns() - self._first_ns) / 1e9)
-        # not frame_ms: a frame that waits behind another takes longer without being more work
-        return begun.begin_s + sum(frame.stage_ms.values()) / 1e3 + time.monotonic() - drawn
+        if self._is_out and self._reload is None:
+            self._notifier.ready("drawing")
+        if self._notifier.is_due():
+            self._notifier.status(self._line())
+            self._write_status()
 
     def _sleep_until(self, tick: float) -> None:
         while self._stop_reason is None:
             left = tick - time.monotonic()
             if left <= 0:
                 return
+            self._notifier.alive()  # at a low rate the beat is far away, and waiting for it is as it should be
             time.sleep(min(left, 0.1))  # a signal is seen within a tenth of a second
+
+    def _report(self, output: PacedOutput) -> None:
+        """Tell the log what an output dropped, and that its state has changed."""
+        self._report_drops(output)
+        state = output.runner.state
+        if state != self._states.get(output.label, "starting"):
+            self._event("output", output=output.label, state=state, error=output.runner.status()["last_error"])
+            self._states[output.label] = state
 
     def _report_drops(self, output: PacedOutput) -> None:
         if self._telemetry is None:
@@ -386,20 +369,107 @@ class Daemon:
         for reason, n in output.new_drops().items():
             self._telemetry.dropped(output.label, n, reason)
 
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self._telemetry is not None:
+            self._telemetry.event(kind, **fields)
+
+    # ---- a device that fails, another configuration ---------------------------------------------------------
+
+    def _recover(self, error: DeviceError) -> None:
+        """Open the device again, with the scene.
+
+        Raises:
+            DeviceLost: only another process can. DeviceError: it has failed too often of late.
+        """
+        failure: Optional[DeviceError] = error
+        while failure is not None and self._stop_reason is None:
+            now = time.monotonic()
+            self._faults.append(now)
+            while now - self._faults[0] > FAULTS_WITHIN_S:
+                self._faults.popleft()
+            n = len(self._faults)
+            self._event("device_fault", error=str(failure), of_late=n)
+            if n > MAX_FAULTS:
+                raise DeviceError(f"{failure}; it failed {n} times within {FAULTS_WITHIN_S / 60:.0f} minutes")
+            log.error("%s; opening the device again (%d of %d)", failure, n, MAX_FAULTS)
+            self._sleep_until(now + 2.0 ** (n - 1) - 1.0)
+            try:
+                self._show.reopen_device()
+                failure = None
+                log.info("the device draws again")
+            except DeviceLost:
+                raise
+            except DeviceError as again:
+                failure = again
+            except _Stopped:
+                pass
+
+    @property
+    def faults(self) -> List[float]:
+        """When the device failed lately, monotonic seconds."""
+        return list(self._faults)
+
+    def _take_orders(self, under_way: Deque[UnderWay]) -> None:
+        """What signals asked for: HUP reads the configuration again, USR1 writes the status."""
+        if self._usr1:
+            self._usr1 = False
+            if not self._write_status():
+                log.info("status: %s", json.dumps(self.status(), default=str))
+        if self._hup and self._reload is None:
+            self._hup = False
+            self._notifier.reloading()
+            if self._reread is None or self._show.scene is None:
+                self._reloaded(ConfigError("this run's configuration cannot be read again"))
+            else:
+                log.info("reading the configuration again")
+                self._reload = Reload(self._reread, self.config, self._show.scene)
+        if self._reload is not None and self._reload.is_done:
+            error = self._reload.error
+            if error is None:
+                while under_way:  # they belong to the renderer that may go
+                    self._deliver(under_way.popleft())
+                try:
+                    self._swap(self._reload)
+                except EdgegsError as refused:
+                    error = refused
+            self._reload = None
+            self._reloaded(error)
+
+    def _swap(self, reload: Reload) -> None:
+        """Take a new configuration into use. What may fail comes first, and leaves everything as it was."""
+        old, new = self.config, reload.config
+        use_outputs = self._outputs.plan(old, new)
+        self._show.swap(new, reload.scene, reload.facts)
+        use_outputs()
+        self.config = new
+        if new.telemetry != old.telemetry:
+            if self._telemetry is not None:
+                self._telemetry.stop("reload")
+            self._start_telemetry()
+
+    def _reloaded(self, error: Optional[EdgegsError]) -> None:
+        """Say how a reload ended; everything is as it was where there is an error."""
+        self._reload_result = {"successful": error is None, "error": None if error is None else str(error)}
+        if error is None:
+            log.info("the new configuration is in use")
+            self._event("reload", **self._start_record())
+        else:
+            log.error("the configuration in use stays: %s", error)
+            self._event("reload_failed", error=str(error))
+
     # ---- what it says about itself -----------------------------------------------------------------------
 
     def status(self) -> Dict[str, Any]:
         """The dict behind ``/status`` and the page: facts, the last window's figures, outputs."""
-        result: Dict[str, Any] = dict(self._facts, version=__version__)
+        result: Dict[str, Any] = {"scene": self.config.scene.path, **self._show.status()}
+        result.update(version=__version__, pid=os.getpid(), state=self._state(), not_ready=self.not_ready())
+        result["uptime_s"] = round((time.monotonic_ns() - self._started_ns) / 1e9, 1)
         result["outputs"] = [output.status() for output in self.outputs]
-        if self._path is not None and self._path.status():
-            result["camera"] = self._path.status()
-        if self._capture is not None:
-            result["background"] = self._capture.status()
+        result["last_reload"] = dict(self._reload_result)
         telemetry, frame = self._telemetry, self.frame
         if frame is not None:
             result.update(n_splats=frame.n_splats, n_visible=frame.n_visible, n_instances=frame.n_instances)
-            result.update(frames=frame.index + 1, uptime_s=round((time.monotonic_ns() - self._first_ns) / 1e9, 1))
+            result["frames"] = self._n_frames
         if telemetry is not None:
             snapshot = telemetry.snapshot()
             window = snapshot["window"]
@@ -414,6 +484,36 @@ class Daemon:
                 log=snapshot["log"],
             )
         return result
+
+    def _state(self) -> str:
+        """loading …, starting, drawing, reloading or stopping."""
+        if self._stop_reason is not None:
+            return "stopping"
+        if self.frame is None:
+            text, share = self._loading
+            return text if share is None else f"{text}, {share:.0%}"
+        return "drawing" if self._reload is None else "reloading"
+
+    def _line(self) -> str:
+        """The status in a few words."""
+        status = self.status()
+        up = sum(output["state"] == "up" for output in status["outputs"])
+        fps = status.get("fps")
+        rate = "" if fps is None else f", {fps:.1f} FPS"
+        return f"drawing {os.path.basename(status['scene'])}{rate}, {up} of {len(self.outputs)} outputs up"
+
+    def _write_status(self) -> bool:
+        """Leave the status where ``edgegs status`` finds it without a port; False where there is no such place."""
+        folder = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+        if not folder:
+            return False
+        try:
+            text = json.dumps(self.status(), default=str)
+            write_at_once(os.path.join(folder, STATUS_FILE), text.encode("utf-8"))
+        except (OutputError, AccessError) as error:
+            log.debug("%s", error)
+            return False
+        return True
 
     def not_ready(self) -> Optional[str]:
         """None when the run serves its outputs; else the reason."""

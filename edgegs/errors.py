@@ -5,6 +5,7 @@
     ├── SceneError        65   the scene file's content is wrong
     ├── InputError        66   an input is missing or cannot be read
     ├── DeviceError       69   no usable backend, GPU, kernel image or port
+    │   └── DeviceLost    69   this process can never use its device again, another one may
     ├── OutputError       73   an output or log cannot be created
     ├── AccessError       77   permission denied
     └── ConfigError       78   the configuration is wrong
@@ -36,6 +37,10 @@ class InputError(EdgegsError):
 
 class DeviceError(EdgegsError):
     exit_code = 69
+
+
+class DeviceLost(DeviceError):
+    pass
 
 
 class OutputError(EdgegsError):

@@ -95,16 +95,29 @@ def write_at_once(path: str, content: bytes) -> None:
     Raises:
         AccessError, OutputError: it cannot be written.
     """
-    temporary = f"{path}.{os.getpid()}.new"
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
+        replace(path, content, f"{path}.{os.getpid()}.new")
     except PermissionError:
         raise AccessError(f"{path}: permission denied; let this user write there, or name another place") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written ({reason}); name another place") from None
-    finally:
-        with contextlib.suppress(OSError, ValueError):  # there is one only after a failure
+
+
+def replace(path: str, content: bytes, temporary: str) -> None:
+    """Write a file in one step, by way of ``temporary``, which lies in the same folder.
+
+    Raises:
+        OSError, ValueError: ``path`` is as it was, and nothing of ours is left.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a run that was cut off; or a link that somebody planted there: never written through
+    file = open(temporary, "xb")  # noqa: SIM115 (what was there before it is not ours to remove)
+    try:
+        with file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
+        raise

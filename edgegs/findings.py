@@ -23,18 +23,40 @@ class Finding(NamedTuple):
             is very slow until it is mended.
         says: what is there, or the cause.
         fix: the command that mends it, or what to do; empty where there is nothing to mend.
+        code: its heading in docs/troubleshooting.md; empty where there is nothing to look up.
     """
 
     check: str
     state: str
     says: str
     fix: str = ""
+    code: str = ""
 
 
-def side_by_side(checks: Dict[str, Callable[[], List[Finding]]], deadline_s: float) -> List[Finding]:
+def note(check: str, code: str, says: str, fix: str = "") -> Finding:
+    """Something that is no fault here, but that one who misses something should know."""
+    return Finding(check, OK, says, fix, code)
+
+
+def warning(check: str, code: str, says: str, fix: str) -> Finding:
+    """Something that a first run does without; see ``Finding``."""
+    return Finding(check, WARNING, says, fix, code)
+
+
+def problem(check: str, code: str, says: str, fix: str) -> Finding:
+    """Something without which drawing fails; see ``Finding``."""
+    return Finding(check, PROBLEM, says, fix, code)
+
+
+def side_by_side(
+    checks: Dict[str, Callable[[], List[Finding]]], deadline_s: float, failed_code: str = "", late_code: str = ""
+) -> List[Finding]:
     """The findings of all checks, in their order; never raises, and takes at most ``deadline_s``.
 
     Each check has a thread of its own, which is left alone when it hangs: that is a finding, too, as is its failure.
+
+    Args:
+        failed_code, late_code: the codes of these two findings.
     """
     found: Dict[str, List[Finding]] = {}
 
@@ -42,7 +64,8 @@ def side_by_side(checks: Dict[str, Callable[[], List[Finding]]], deadline_s: flo
         try:
             found[name] = check()
         except Exception as error:  # whatever a broken machine brings: the other checks still tell
-            found[name] = [Finding(name, WARNING, f"cannot be examined: {type(error).__name__}: {error}")]
+            says = f"cannot be examined: {type(error).__name__}: {error}"
+            found[name] = [Finding(name, WARNING, says, code=failed_code)]
 
     threads = [threading.Thread(target=work, args=item, daemon=True) for item in checks.items()]
     for thread in threads:
@@ -51,15 +74,22 @@ def side_by_side(checks: Dict[str, Callable[[], List[Finding]]], deadline_s: flo
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     late = f"no answer within {deadline_s:g} s"
-    return [one for name in checks for one in found.get(name, [Finding(name, PROBLEM, late)])]
+    return [one for name in checks for one in found.get(name, [Finding(name, PROBLEM, late, code=late_code)])]
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
+    for line in lines(findings):
+        print(line)
+
+
+def lines(findings: Sequence[Finding]) -> List[str]:
     """One line a finding, and below it what mends it."""
+    told = []
     for one in findings:
-        print(f"{one.state:<8} {one.check:<11} {one_line(one.says)}")
+        told.append(f"{one.state:<8} {one.check:<11} {one_line(one.says)}")
         if one.fix:
-            print(f"{'':<20} -> {one_line(one.fix)}")
+            told.append(f"{'':<20} -> {one_line(one.fix)}")
+    return told
 
 
 def one_line(text: str) -> str:
@@ -72,19 +102,29 @@ def count(n: int, what: str) -> str:
     return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
 
 
+def python_command(script: str, *arguments: str) -> List[str]:
+    """What runs a script in a Python of its own, which finds nothing in the working directory: -c would look there
+    first, and a stray cv2.py be taken for OpenCV. (-P forbids that only from Python 3.11 on.)"""
+    return [sys.executable, "-c", 'import sys\nif "" in sys.path:\n    sys.path.remove("")\n' + script, *arguments]
+
+
+def python_environment() -> Dict[str, str]:
+    """The environment in which a Python of its own finds this edgegs."""
+    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in paths if path))
+
+
 def ask_python(script: str, timeout_s: float) -> Tuple[str, str]:
     """Run a script in a Python of its own: what it prints, or "" and why it failed. Never raises.
 
     A library that hangs, aborts or uses an unknown instruction takes only that process along.
     """
-    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in paths if path))
     try:
         done = subprocess.run(
-            [sys.executable, "-c", script],
+            python_command(script),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=environment,
+            env=python_environment(),
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:

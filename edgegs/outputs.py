@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 from edgegs.errors import AccessError, ConfigError, EdgegsError, InputError, OutputError
 from edgegs.files import read_regular
@@ -12,13 +12,16 @@ from edgegs.frame import Frame
 from edgegs.sinks import SinkRunner, create_sink, sink_options
 
 if TYPE_CHECKING:
-    from edgegs.config import Output
+    from edgegs.config import Config, Output
 
 #: An output that took no frame for so long (or for three periods of its own) is not ready, seconds.
 READY_S = 5.0
 #: A frame may come early, and may count as on time when late, by this share of the period: no frame comes exactly
 #: on the beat, and at a limit equal to the frame rate none should be lost.
 SLACK = 0.25
+#: Outputs get so long to finish, all together, seconds: the run has to end within the unit's TimeoutStopSec of 15,
+#: and the frame under way, the run log and the device need their time, too.
+STOP_S = 5.0
 #: A token file holds one line.
 MAX_TOKEN_BYTES = 4096
 
@@ -55,29 +58,94 @@ class PacedOutput:
         return dict(self.runner.status(), name=self.label)
 
 
-def make_output(
-    settings: Output, width: int, height: int, target_fps: float, offered: Dict[str, Any]
-) -> PacedOutput:
-    """The output that the configuration describes, not started yet.
+class OutputSet:
+    """All outputs of a run. The loop's thread owns it; ``status`` may be asked from any.
 
     Args:
-        width, height: of the pictures, pixels.
-        target_fps: of the run.
-        offered: what the run has to give to a sink that takes it as an option.
-
-    Raises:
-        ConfigError: an option that this output cannot use.
+        offered: what the run has to give to sinks that take it as an option.
     """
-    options = {**offered, **settings.options()}
-    known = sink_options(settings.uri)
-    sink = create_sink(settings.uri, **{name: value for name, value in options.items() if name in known})
-    fps = min(target_fps, settings.fps or target_fps)
-    runner = SinkRunner(sink, width, height, fps, required=settings.required)
-    return PacedOutput(runner, settings.label, settings.fps)
+
+    def __init__(self, offered: Dict[str, Any]) -> None:
+        self.all: List[PacedOutput] = []
+        self._offered = offered
+        self._settings: Tuple[Output, ...] = ()
+        self._token: Optional[str] = None
+        self._replacing: Optional[threading.Thread] = None
+
+    def make(self, config: Config) -> None:
+        """Make the outputs of a configuration; none is open yet. Raises ConfigError or AccessError."""
+        self._token = read_token(config.http.token_file)
+        self.all = [self._make(config, settings, self._token) for settings in config.outputs]
+        self._settings = config.outputs
+
+    def _make(self, config: Config, settings: Output, token: Optional[str]) -> PacedOutput:
+        options = {**self._offered, "token": token, **settings.options()}
+        known = sink_options(settings.uri)
+        sink = create_sink(settings.uri, **{name: value for name, value in options.items() if name in known})
+        target_fps = config.render.target_fps or 30.0
+        fps = min(target_fps, settings.fps or target_fps)
+        runner = SinkRunner(sink, config.camera.width, config.camera.height, fps, required=settings.required)
+        return PacedOutput(runner, settings.label, settings.fps)
+
+    def start(self, live: bool) -> None:
+        """Open the outputs that people watch, or the others: those begin with the first frame of the scene."""
+        for output in self.all:
+            if output.runner.sink.live == live:
+                output.runner.start()
+
+    def plan(self, old: Config, new: Config) -> Callable[[], None]:
+        """What takes the outputs of another configuration into use; those that stand in both go on untouched.
+
+        Raises:
+            ConfigError, AccessError: of the new outputs; nothing has changed.
+        """
+        token = read_token(new.http.token_file)
+        same = (old.camera.width, old.camera.height, old.render.target_fps) == (
+            new.camera.width,
+            new.camera.height,
+            new.render.target_fps,
+        )
+        kept = {
+            settings: output
+            for settings, output in zip(self._settings, self.all)
+            if same and settings in new.outputs and (token == self._token or settings.uri.kind != "mjpeg")
+        }
+        made = {settings: self._make(new, settings, token) for settings in new.outputs if settings not in kept}
+
+        def use() -> None:
+            gone = [output for output in self.all if output not in kept.values()]
+            self.all = [kept[settings] if settings in kept else made[settings] for settings in new.outputs]
+            self._settings, self._token = new.outputs, token
+            if gone or made:
+                self._replace(gone, list(made.values()))
+
+        return use
+
+    def _replace(self, gone: List[PacedOutput], started: List[PacedOutput]) -> None:
+        """Stop outputs and start others, which may want the same port: in this order, and beside the loop."""
+        before = self._replacing
+
+        def replace() -> None:
+            if before is not None:
+                before.join()
+            stop(gone, STOP_S)
+            for output in started:
+                output.runner.start()
+
+        self._replacing = threading.Thread(target=replace, name="edgegs-replace", daemon=True)
+        self._replacing.start()
+
+    def stop(self) -> None:
+        """Finish all outputs, those that are being replaced, too."""
+        if self._replacing is not None:
+            self._replacing.join(STOP_S)
+        stop(self.all, STOP_S)
 
 
-def read_token(file: str) -> str:
-    """The token in ``http.token_file``; raises ConfigError or AccessError."""
+def read_token(file: Optional[str]) -> Optional[str]:
+    """The token in ``http.token_file``; None without one. Raises ConfigError or AccessError."""
+    if file is None:
+        return None
     try:
         raw = read_regular(Path(file), MAX_TOKEN_BYTES + 1, "http.token_file")
     except InputError as error:

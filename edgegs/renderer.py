@@ -378,14 +378,22 @@ class Renderer:
         """A copy of one of the last frame's arrays, by its name in FrameParams (tests and measurements)."""
         return self.backend.download({**self._buffers, **self._sorted}[name])
 
-    def close(self) -> None:
-        """Free the device memory; the backend stays open."""
+    def _all_buffers(self) -> List[Buffer]:
         buffers = [buffer for slot in self._slots for buffer in slot.values()]
         buffers += [*self._backdrops, *self._buffers.values(), *self._instance_buffers, *self._digits.values()]
         buffers += [value for value in self._scene.values() if isinstance(value, Buffer)]
         if self.variant.key == "split":
             buffers += [*self._visible[0], *self._visible[1]]
-        for buffer in buffers:
+        return buffers
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory in use, bytes."""
+        return sum(buffer.n_bytes for buffer in self._all_buffers())
+
+    def close(self) -> None:
+        """Free the device memory; the backend stays open."""
+        for buffer in self._all_buffers():
             self.backend.free(buffer)
         self._buffers, self._scene, self._instance_buffers, self._slots, self._plan = {}, {}, [], [], []
         self._backdrops = []

@@ -132,6 +132,60 @@ class Playing:
         self._thread.join(WAIT)
 
 
+class Viewer:
+    """Counts the pictures that an RTSP client decodes, in a thread. Set OPENCV_FFMPEG_CAPTURE_OPTIONS for UDP."""
+
+    def __init__(self, url):
+        self.n = 0
+        self._url, self._stop = url, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self):
+        capture = cv2.VideoCapture(self._url, cv2.CAP_FFMPEG, [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, 15000])
+        while not self._stop.is_set() and capture.read()[0]:
+            self.n += 1
+        capture.release()
+
+    def sees(self, more=10):
+        """Whether so many more pictures come."""
+        before = self.n
+        return wait_until(lambda: self.n >= before + more)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join(WAIT)
+
+
+def stuck_viewer(port, name="live"):
+    """A connection that has asked for a stream over TCP and reads nothing of it."""
+    viewer = socket.socket()
+    viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    viewer.settimeout(WAIT)
+    viewer.connect(("127.0.0.1", port))
+    url = f"rtsp://127.0.0.1:{port}/{name}"
+    session = ""
+    for index, (request, more) in enumerate(
+        [("DESCRIBE " + url, ""), (f"SETUP {url}/stream=0", "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n")]
+    ):
+        viewer.sendall(f"{request} RTSP/1.0\r\nCSeq: {index}\r\n{more}\r\n".encode())
+        answer = viewer.recv(4096).decode()
+        assert " 200 " in answer, answer
+        session = "".join(line.split(";")[0] for line in answer.splitlines() if line.startswith("Session:"))
+    viewer.sendall(f"PLAY {url} RTSP/1.0\r\nCSeq: 2\r\n{session}\r\n\r\n".encode())
+    return viewer
+
+
+def cut(connection):
+    """Whether the other side has closed a connection; nothing is read."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 class Receiver:
     """A ``gst-launch-1.0`` child that receives RTP, decodes it and gives BGR pictures."""
 

@@ -12,8 +12,9 @@ from edgegs.renderer import Renderer
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    """dB between float pictures, clipped to 0..1; infinite when equal."""
-    error = np.mean((np.clip(a, 0, 1) - np.clip(b, 0, 1)) ** 2)
+    """dB between two pictures, of bytes or of floats; floats are clipped to 0..1. Infinite when equal."""
+    one, other = (p / 255.0 if p.dtype == np.uint8 else np.clip(p, 0, 1) for p in (a, b))
+    error = np.mean((one - other) ** 2)
     return float("inf") if error == 0 else float(-10 * np.log10(error))
 
 

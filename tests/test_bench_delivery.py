@@ -388,7 +388,7 @@ def test_an_output_that_floods_with_failures(output, caplog, where):
     while sink.n_failed < 20:
         offer_all([one], 1)
         assert time.monotonic() < limit
-    assert len(caplog.records) <= 10, "the log is no part of the flood"
+    assert len(caplog.records) <= 20, "the log is no part of the flood"
     assert one.runner.status()["frames_written"] == 0
 
 

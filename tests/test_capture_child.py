@@ -216,7 +216,7 @@ def test_child_has_no_other_descriptor_of_ours(opened, tmp_path):
         )
         with pytest.raises(DeviceError, match=r"error: 5$"):  # 0, 1, 2, the pipe, and the listing itself
             source.read()
-        assert any(line.startswith("/dev/null pipe:") for line in source._lines)
+        assert any(line.startswith("/dev/null pipe:") for line in source._child.lines)
 
 
 def test_child_dies_with_us(tmp_path):

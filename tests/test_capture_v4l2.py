@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -14,11 +15,11 @@ import pytest
 from capture_support import WAIT, FakeTime, wait_for
 
 from edgegs.capture import Capture, parse
-from edgegs.capture import v4l2 as module
 from edgegs.capture.base import Timing
 from edgegs.capture.sources import create
 from edgegs.capture.v4l2 import V4l2Source, check_node
 from edgegs.errors import AccessError, DeviceError
+from edgegs.sinks import v4l2_api
 from edgegs.sinks.backoff import Backoff
 
 URI = parse("v4l2:///dev/video0")
@@ -78,7 +79,7 @@ def test_what_the_camera_is_asked_for():
         opened(fake, FakeTime(), *size)
         assert fake.made_with == ("/dev/video0", cv2.CAP_V4L2)
         wishes = dict(fake.sets)
-        assert wishes[cv2.CAP_PROP_BUFFERSIZE] == 1
+        assert wishes[cv2.CAP_PROP_BUFFERSIZE] == 2  # one is decoded while the other is filled
         assert (wishes[cv2.CAP_PROP_FRAME_WIDTH], wishes[cv2.CAP_PROP_FRAME_HEIGHT]) == size
         assert wishes[cv2.CAP_PROP_FPS] == 30.0
         assert (wishes.get(cv2.CAP_PROP_FOURCC) == cv2.VideoWriter_fourcc(*"MJPG")) is asks_mjpg
@@ -243,7 +244,7 @@ def test_not_a_video_device(tmp_path):
 
 def test_other_devices_are_never_opened(monkeypatch):
     """Opening /dev/watchdog would reboot the board a minute later."""
-    monkeypatch.setattr(module.os, "open", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opened"))
     assert says("/dev/null")[0] is DeviceError
 
 
@@ -266,16 +267,16 @@ def node(monkeypatch):
                 raise OSError(opening, os.strerror(opening), path)
             return real_open("/dev/null", os.O_RDWR)
 
-        def fake_ioctl(descriptor, request, answer):
+        def fake_ioctl(descriptor, request, answer, mutate):
             assert request == 2 << 30 | 104 << 16 | ord("V") << 8  # _IOR('V', 0, struct v4l2_capability)
-            assert len(answer) == 104
+            assert ctypes.sizeof(answer) == 104
             if asking:
                 raise OSError(asking, os.strerror(asking))
             struct.pack_into("=II", answer, 84, capabilities, device_caps)
 
-        monkeypatch.setattr(module.os, "stat", fake_stat)
-        monkeypatch.setattr(module.os, "open", fake_open)
-        monkeypatch.setattr(module.fcntl, "ioctl", fake_ioctl)
+        monkeypatch.setattr(os, "stat", fake_stat)
+        monkeypatch.setattr(os, "open", fake_open)
+        monkeypatch.setattr(v4l2_api.fcntl, "ioctl", fake_ioctl)
         return "/dev/video0"
 
     return make

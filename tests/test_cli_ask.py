@@ -333,3 +333,22 @@ def test_time_out_is_a_number_of_a_range():
     assert parser.parse_args([]).url == ask.DEFAULT_URL
     with pytest.raises(SystemExit):
         parser.parse_args(["--timeout", "0"])
+
+
+def test_a_service_without_a_port_is_read_from_what_it_leaves(tmp_path, monkeypatch, capsys):
+    with socket.socket() as taken:  # nobody answers at the default port
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("edgegs.cli.status.DEFAULT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        command = ["status", "--url", f"http://127.0.0.1:{taken.getsockname()[1]}"]
+        monkeypatch.setattr("edgegs.cli.status.SERVICE_FOLDER", str(tmp_path))
+        monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+        assert main(command) == 69
+        left = dict(STATUS, state="drawing", not_ready="screen: no frame yet")
+        (tmp_path / "status.json").write_text(json.dumps(left))
+        capsys.readouterr()
+        assert main(command) == 0
+        shown = capsys.readouterr().out
+        assert "drawing, not ready: screen: no frame yet" in shown
+        assert "lobby.ply" in shown
+        os.utime(str(tmp_path / "status.json"), (1, 1))  # left by one that is gone
+        assert main(command) == 69

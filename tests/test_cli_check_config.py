@@ -25,6 +25,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             monkeypatch.delenv(variable)
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
+    (tmp_path / "a.ply").touch()
     return str(path)
 
 
@@ -33,6 +34,18 @@ def test_ok(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out == f"{file}: ok\n"
     assert captured.err == ""
+
+
+def test_files_that_are_not_there_yet_are_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(file).write_text(MINIMAL.replace("a.ply", "b.ply").replace("480}", "480, background: file://loop.mp4}"))
+    assert main(["check-config", file]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{file}: ok\n"
+    folder = os.path.dirname(file)
+    assert captured.err.splitlines() == [
+        f"{file}: warning: scene.path: there is no {folder}/b.ply yet",
+        f"{file}: warning: camera.background: there is no {folder}/loop.mp4 yet",
+    ]
 
 
 def test_problems_go_to_stderr_one_a_line(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +112,7 @@ def test_process_with_odd_names_and_a_plain_terminal(file: str) -> None:
     """In the C locale, with a name that is no text and bytes that are none: messages, never a traceback."""
     folder = os.fsencode(os.path.dirname(file)) + b"/\xfe\xc3\xb6"
     os.mkdir(folder)
+    Path(os.fsdecode(folder), "a.ply").touch()
     good, bad = folder + b"/\xff\xc3\xa9\n.yaml", folder + b"/bad.yaml"
     with open(good, "wb") as out:
         out.write(MINIMAL.encode())

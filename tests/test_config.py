@@ -50,7 +50,7 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
     config = load(tmp_path, add("telemetry: {interval_s: 2, log: {max_mb: 1_000, flush_s: 1e3, rotate_mb: 0x10}}"))
     assert config.telemetry.interval_s == 2.0
     assert config.telemetry.log.model_dump() == {
-        "dir": str(tmp_path / "runs"), "max_mb": 1000, "flush_s": 1000.0, "rotate_mb": 16,
+        "dir": str(tmp_path / "runs"), "max_mb": 1000, "flush_s": 1000.0, "min_free_mb": 64, "rotate_mb": 16,
     }  # fmt: skip
 
 

@@ -438,6 +438,33 @@ def test_outputs_differ(tmp_path: Path) -> None:
     assert len(load(tmp_path, output('["null:", {uri: "null:", name: b}]')).outputs) == 2
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "clash"),
+    [
+        ("rtsp://@127.0.0.1:8554/a", "rtsp://@127.0.0.1:8554/b", True),
+        ("rtsp://@:8554/a", "mjpeg://127.0.0.1:8554", True),
+        ("rtsp://@127.0.0.2:8554/a", "mjpeg://127.0.0.1:8554", False),
+        ("rtsp://h:8554/a", "mjpeg://127.0.0.1:8554", False),
+        ("mjpeg://127.0.0.1:0", "mjpeg://127.0.0.1:0", False),
+    ],
+)
+def test_two_outputs_cannot_listen_at_one_port(tmp_path: Path, first: str, second: str, clash: bool) -> None:
+    text = output(f"[{{uri: '{first}', name: a}}, {{uri: '{second}', name: b}}]")
+    if not clash:
+        load(tmp_path, text)
+        return
+    (found,) = problems(tmp_path, text)
+    assert "outputs.1: listens at port 8554, as outputs.0 does" in found
+    assert "give it another port" in found
+
+
+def test_advice_for_doubled_outputs_works(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, output('[{uri: "display://0", name: x}, {uri: "display://0", name: y}]'))
+    assert found.endswith("; remove it")
+    (found,) = problems(tmp_path, output('[{uri: "null:", name: x}, {uri: "null:", name: x}]'))
+    assert found.endswith("; give it a name of its own")
+
+
 def test_quality_only_of_jpeg(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, output('[{uri: "file://a.mp4", quality: 50}]'))
     assert "outputs.0.quality: only mjpeg: and .jpg outputs have a quality (got 50)" in found
@@ -453,6 +480,8 @@ def test_quality_only_of_jpeg(tmp_path: Path) -> None:
         ("display://0", "overlay: 1", "overlay: must be true or false"),
         ("file://a.mkv", "overlay: true", "overlay: only display: outputs have overlay"),
         ("v4l2:///dev/video1", "pixel_format: bgr", "pixel_format: must be one of yuyv, i420"),
+        ("file://a.avi", "encoder: x264enc", "encoder: an .avi cannot hold H.264"),
+        ("rtp://h:1", "min_free_mb: 10", "min_free_mb: only file: outputs have min_free_mb"),
         ("rtp://h:1", "encoder: opencv", "encoder: OpenCV's own codecs write files only"),
         ("rtp://h:1", "encoder: x265enc", "encoder: must be one of auto, nvv4l2h264enc, omxh264enc, x264enc, opencv"),
         ("rtp://h:1", "bitrate_kbps: 3", "bitrate_kbps: must be at least 50"),
@@ -495,6 +524,7 @@ def test_options_reach_the_sink(tmp_path: Path, uri: str, options: Any) -> None:
     [
         ("{kind: upd}", "kind: must be one of orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive"),
         ("{kind: udp, port: 0}", "port: must be at least 1"),
+        ("{kind: udp, host: 999.1.1.1}", "host: is no IP address"),
         ("{kind: udp, host: 'a b'}", "host: not the name or the address of a machine"),
         ("{kind: udp, home: {eye: [0, 0, 0], target: [0, 0, 0]}}", "home.target: target must differ from eye"),
         ("{kind: udp, home: {eye: [0, 0, 0]}}", "home.target: required key is missing"),

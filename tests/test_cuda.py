@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import scenes
@@ -11,6 +16,7 @@ from images import psnr
 from edgegs.backends.reference import ReferenceBackend
 from edgegs.kernels.select import candidates
 from edgegs.renderer import Renderer
+from edgegs.scene import write_ply
 
 pytestmark = pytest.mark.cuda
 
@@ -100,3 +106,55 @@ def test_stage_times_are_the_gpus_own(cuda):
     frame = Renderer(cuda, scenes.cloud(2000), 320, 240, "baseline").render(scenes.camera(320, 240))
     assert all(ms > 0 for ms in frame.stage_ms.values())
     assert sum(frame.stage_ms.values()) <= frame.frame_ms
+
+
+def test_a_fault_of_the_device_is_survived_by_a_new_process(kernels, tmp_path):
+    """A real one: after a kernel has read an address that is none, CUDA gives this process no context any more."""
+    write_ply(str(tmp_path / "cloud.ply"), scenes.cloud(300))
+    (tmp_path / "c.yaml").write_text(
+        "scene: {path: cloud.ply}\ncamera: {width: 96, height: 80, path: {kind: fixed, eye: [0, 0, -1], "
+        "target: [0, 0, 3]}}\nrender: {backend: cuda, target_fps: 50}\n"
+        "outputs: ['file://latest.png']\ntelemetry: {log: {dir: runs, flush_s: 0}}\n"
+    )
+    # the program as it is, with one fault planted: the fifth frame of the first process reads from nowhere
+    program = tmp_path / "edgegs_with_a_fault.py"
+    program.write_text(FAULTY)
+    process = subprocess.Popen(
+        [sys.executable, str(program), "run", str(tmp_path / "c.yaml")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+    )
+    try:
+        until = time.monotonic() + 60
+        while len(list((tmp_path / "runs").glob("*"))) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        picture = tmp_path / "latest.png"
+        seen = picture.stat().st_mtime_ns
+        while picture.stat().st_mtime_ns == seen and time.monotonic() < until:
+            time.sleep(0.05)
+        assert picture.stat().st_mtime_ns > seen, "it draws again"
+    finally:
+        process.terminate()
+        err = process.communicate(timeout=30)[1]
+    assert process.returncode == 0, err
+    assert "illegal memory access" in err
+    assert "starting over in a new process" in err
+    assert err.count("opening the device again (1 of 3)") == 1
+
+
+FAULTY = """
+import sys
+from edgegs.backends.base import Buffer
+from edgegs.drawing import Show
+from edgegs.cli import main
+begin, begun = Show.begin, []
+def sabotage(self, *arguments):
+    begun.append(1)
+    if len(begun) == 5:
+        self._renderer._frame.set(splat_means2d=Buffer("nowhere", (1,), "f4", None, 1 << 20))
+    return begin(self, *arguments)
+Show.begin = sabotage
+sys.exit(main())
+"""

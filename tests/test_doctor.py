@@ -1,4 +1,4 @@
-"""`edgegs doctor` on made-up machines: what it finds, what it advises, and that nothing missing makes it fail."""
+"""`edgegs doctor` on made-up machines: Python, packages, OpenCV; all checks together, and the command."""
 
 from __future__ import annotations
 
@@ -7,26 +7,156 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from machines import nano, of, only, write
+from machines import World, nano, of, only, run_cases
 
 from edgegs import doctor
 from edgegs.cli import main
+from edgegs.doctor import software
+from edgegs.doctor.machine import Machine
 from edgegs.findings import OK, PROBLEM, WARNING, Finding, ask_python
+from edgegs.kernels.manifest import Image, source_hash, store
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def machine(tmp_path):
-    """A machine with nothing in it: an empty root."""
-    root = tmp_path / "root"
-    root.mkdir()
-    return root
+def world(tmp_path, monkeypatch):
+    """A machine with nothing in it."""
+    return World(tmp_path, monkeypatch)
+
+
+# ---- one case of each finding ------------------------------------------------------------------------
+
+
+def _reason(world, reason):
+    world.patch.setattr(software, "ask_python", lambda script, timeout_s: ("", reason))
+
+
+def _version(world, **versions):
+    known = metadata.version
+
+    def version(name):
+        if name in versions and versions[name] is None:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name] if name in versions else known(name)
+
+    world.patch.setattr(metadata, "version", version)
+    world.patch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def _coretype(world):
+    nano(world.root)
+    return software.python(world.machine)
+
+
+def _illegal(world):
+    _reason(world, "ended by signal 4")
+    return software.numpy()
+
+
+def _numpy_broken(world):
+    _reason(world, "ImportError: numpy.core.multiarray failed to import")
+    return software.numpy()
+
+
+def _package(**versions):
+    def case(world):
+        _version(world, **versions)
+        world.patch.setattr(metadata, "requires", lambda name: ["numpy>=1.24", "plyfile>=1.0.3"])
+        return software.packages(world.machine)
+
+    return case
+
+
+def _python(**versions):
+    def case(world):
+        _version(world, **versions)
+        return software.python(world.machine)
+
+    return case
+
+
+def _preload(world):
+    world.environ["LD_PRELOAD"] = "/usr/lib/libgone.so.1"
+    return software.python(world.machine)
+
+
+def _opencv(reason):
+    def case(world):
+        _reason(world, reason)
+        return software.opencv()
+
+    return case
+
+
+def _no_video(world):
+    answer = json.dumps(["4.5.1", "FFMPEG: NO"])
+    world.patch.setattr(software, "ask_python", lambda script, timeout_s: (answer, ""))
+    return software.opencv()
+
+
+def _cuda_headers(world):
+    nano(world.root)
+    return software.pycuda_build(world.machine)
+
+
+def _python_headers(world):
+    world.write("usr/local/cuda-10.2/include/cuda.h")
+    world.patch.setattr(sysconfig, "get_paths", lambda: {"include": str(world.tmp_path)})
+    return software.pycuda_build(world.machine)
+
+
+def _only_memory(world):
+    for name in ("_gpu_and_images", "_toolchains", "_sensors", "_service", "_configuration"):
+        world.patch.setattr(doctor, name, lambda *_: [])
+    for name in ("python", "packages", "opencv"):
+        world.patch.setattr(software, name, lambda *_: [])
+
+
+def _check_failed(world):
+    _only_memory(world)
+    world.patch.setattr(doctor.storage, "memory", lambda machine: 1 / 0)
+    return of(doctor.examine(machine=world.machine), "memory")
+
+
+def _check_hangs(world):
+    _only_memory(world)
+    world.patch.setattr(doctor.storage, "memory", lambda machine: time.sleep(5))
+    return of(doctor.examine(machine=world.machine, deadline_s=0.2), "memory")
+
+
+CASES = {
+    "openblas-coretype": _coretype,
+    "illegal-instruction": _illegal,
+    "numpy-broken": _numpy_broken,
+    "package-missing": _package(plyfile=None),
+    "package-old": _package(plyfile="0.7"),
+    "package-unknown": _python(UNKNOWN="0.0.0"),
+    "pip-old": _python(pip="9.0.1"),
+    "ld-preload-missing": _preload,
+    "static-tls": _opencv("ImportError: /usr/lib/libgomp.so.1: cannot allocate memory in static TLS block"),
+    "opencv-libraries": _opencv("ImportError: libGL.so.1: cannot open shared object file"),
+    "opencv-broken": _opencv("ImportError: undefined symbol"),
+    "opencv-no-video": _no_video,
+    "cuda-headers-missing": _cuda_headers,
+    "python-headers-missing": _python_headers,
+    "check-failed": _check_failed,
+    "check-hangs": _check_hangs,
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_each_finding(code, tmp_path, monkeypatch):
+    run_cases(CASES, code, tmp_path, monkeypatch)
+
+
+# ---- Python and packages -----------------------------------------------------------------------------
 
 
 def test_packages_are_compared_with_what_is_asked_for(monkeypatch):
@@ -42,7 +172,7 @@ def test_packages_are_compared_with_what_is_asked_for(monkeypatch):
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(metadata, "requires", lambda name: needs)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = doctor.packages()
+    found = software.packages(Machine())
     assert [(one.state, one.says) for one in found[1:]] == [
         (PROBLEM, "numpy 1.9.5 is older than 1.24"),
         (PROBLEM, "prometheus-client is missing"),
@@ -60,15 +190,14 @@ def test_packages_of_a_bare_checkout_and_of_the_system(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", unknown)
     monkeypatch.setattr(metadata, "requires", unknown)
-    assert {one.state for one in doctor.packages()} == {OK}, "all can be imported, though none says its version"
+    assert {one.state for one in software.packages(Machine())} == {OK}, "all can be imported"
 
 
-def test_the_nanos_numpy_needs_a_setting(machine, monkeypatch):
-    nano(machine)
-    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
-    assert doctor.python(str(machine))[1].fix == "export OPENBLAS_CORETYPE=ARMV8"
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "ARMV8")
-    assert [one.state for one in doctor.python(str(machine))] == [OK]
+def test_the_nanos_numpy_needs_a_setting(world):
+    nano(world.root)
+    assert software.python(world.machine)[1].fix == "export OPENBLAS_CORETYPE=ARMV8"
+    world.environ["OPENBLAS_CORETYPE"] = "ARMV8"
+    assert [one.state for one in software.python(world.machine)] == [OK]
 
 
 BUILD = """
@@ -86,16 +215,16 @@ BUILD = """
     [
         ("YES", "YES (1.20.3)", None, [OK]),
         ("YES", "NO", "/usr/bin/gst-launch-1.0", [OK]),
-        ("YES", "NO", None, [OK, WARNING]),
-        ("NO", "NO", None, [OK, WARNING, WARNING]),
+        ("YES", "NO", None, [OK, OK]),
+        ("NO", "NO", None, [OK, WARNING, OK]),
         ("NO", "YES (1.14.5)", None, [OK]),
     ],
 )
 def test_opencv(monkeypatch, ffmpeg, gstreamer, launcher, states):
     words = BUILD.format(ffmpeg=ffmpeg, gstreamer=gstreamer)
-    monkeypatch.setattr(doctor, "ask_python", lambda text, timeout_s: (json.dumps(["4.5.1", words]), ""))
+    monkeypatch.setattr(software, "ask_python", lambda text, timeout_s: (json.dumps(["4.5.1", words]), ""))
     monkeypatch.setattr(shutil, "which", lambda name: launcher)
-    found = doctor.opencv()
+    found = software.opencv()
     assert [one.state for one in found] == states
     assert f"cv2 4.5.1, GStreamer {gstreamer}; " in found[0].says
     assert "avcodec YES (59.37.100)" in found[0].says
@@ -116,118 +245,27 @@ def test_opencv(monkeypatch, ffmpeg, gstreamer, launcher, states):
     ],
 )
 def test_opencv_that_cannot_be_imported(monkeypatch, reason, fix):
-    monkeypatch.setattr(doctor, "ask_python", lambda text, timeout_s: ("", reason))
-    (one,) = doctor.opencv()
+    monkeypatch.setattr(software, "ask_python", lambda text, timeout_s: ("", reason))
+    (one,) = software.opencv()
     assert one.state == PROBLEM
     assert reason in one.says
     assert fix in one.fix
 
 
-def test_sensors_of_a_nano(machine):
-    for index, (kind, value) in enumerate((("CPU-therm", "41500\n"), ("PMIC-Die", "100000\n"))):
-        zone = machine / f"sys/class/thermal/thermal_zone{index}"
-        write(zone / "type", kind + "\n")
-        write(zone / "temp", value)
-    monitor = machine / "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
-    for name, value in (
-        ("rail_name_0", "POM_5V_IN"),
-        ("in_power0_input", "3000"),
-        ("in_voltage0_input", "5000"),
-        ("in_current0_input", "600"),
-    ):
-        write(monitor / name, value + "\n")
-    (one,) = doctor.sensors(str(machine))
-    assert one.state == OK
-    assert "thermal" in one.says
-    assert "1 temperatures" in one.says
-    assert "power of POM_5V_IN" in one.says
-
-
-def test_no_sensors(machine):
-    none, power = doctor.sensors(str(machine))
-    assert (none.state, none.says) == (OK, "none is found here")
-    assert (power.state, power.says) == (WARNING, "nothing here tells power: the log will have no watts")
-
-
-def test_a_sensor_that_cannot_be_read(machine):
-    zone = machine / "sys/class/thermal/thermal_zone0"
-    write(zone / "type", "CPU-therm\n")
-    write(zone / "temp", "-256000\n")
-    found = doctor.sensors(str(machine))
-    assert any(one.state == WARNING and one.says.startswith("thermal is here, but cannot be read") for one in found)
-
-
-def test_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path / "not" / "there" / "yet"))
-    (one,) = doctor.cache()
-    assert one.state == OK
-    assert not (tmp_path / "not").exists(), "nothing is made by looking"
-
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
-    (one,) = doctor.cache()
-    assert one.state == WARNING
-    assert f"{tmp_path} is not writable" in one.says
-    monkeypatch.undo()
-
-    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path / "file"))
-    write(tmp_path / "file", "")
-    (one,) = doctor.cache()
-    assert one.state == WARNING
-    assert one.fix == f"rm {tmp_path / 'file'}"
-
-    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
-    usage = shutil.disk_usage(str(tmp_path))._replace(free=7_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    (one,) = doctor.cache()
-    assert one.state == WARNING
-    assert "only 7 MB" in one.says
-
-
-def test_the_cache_of_a_user_without_a_home(monkeypatch):
-    for name in ("EDGEGS_CACHE", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-    def none(cls):
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", classmethod(none))
-    (one,) = doctor.cache()
-    assert one.state == WARNING
-    assert "EDGEGS_CACHE" in one.fix
-
-
-@pytest.mark.parametrize(
-    ("total", "available", "swap", "n_warnings"),
-    [
-        (16_000_000, 8_000_000, 0, 0),
-        (4_059_000, 3_000_000, 4_000_000, 0),
-        (4_059_000, 3_000_000, 0, 1),
-        (4_059_000, 200_000, 0, 2),
-    ],
-)
-def test_memory(machine, total, available, swap, n_warnings):
-    write(machine / "proc/meminfo", f"MemTotal: {total} kB\nMemAvailable: {available} kB\nSwapTotal: {swap} kB\n")
-    found = doctor.memory(str(machine))
-    assert [one.state for one in found] == [OK] + n_warnings * [WARNING]
-    assert all(one.fix for one in found[1:])
-
-
-def test_memory_that_is_not_told(machine):
-    assert [one.state for one in doctor.memory(str(machine))] == [WARNING]
-
-
-def test_a_check_that_breaks_or_hangs_is_a_finding_and_the_others_go_on(monkeypatch):
+def test_a_check_that_breaks_or_hangs_is_a_finding_and_the_others_go_on(world):
     def broken(*_):
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr(doctor, "packages", broken)
-    monkeypatch.setattr(doctor, "opencv", lambda: time.sleep(5))
-    for name in ("_gpu_and_images", "sensors"):
-        monkeypatch.setattr(doctor, name, lambda root: [Finding("quick", OK, "")])
-    monkeypatch.setattr(doctor, "_toolchains", list)
-    found = doctor.examine(deadline_s=0.5)
+    world.patch.setattr(software, "packages", broken)
+    world.patch.setattr(software, "opencv", lambda: time.sleep(5))
+    for name in ("_gpu_and_images", "_sensors"):
+        world.patch.setattr(doctor, name, lambda root: [Finding("quick", OK, "")])
+    for name in ("_toolchains", "_service", "_configuration"):
+        world.patch.setattr(doctor, name, lambda *_: [])
+    found = doctor.examine(machine=world.machine, deadline_s=0.5)
     assert only(found, "packages").says == "cannot be examined: ZeroDivisionError: of all things"
-    assert only(found, "opencv") == Finding("opencv", PROBLEM, "no answer within 0.5 s")
+    late = only(found, "opencv")
+    assert (late.state, late.says, late.code) == (PROBLEM, "no answer within 0.5 s", "check-hangs")
     assert found[0].check == "python"
     assert len(of(found, "quick")) == 2
 
@@ -235,11 +273,11 @@ def test_a_check_that_breaks_or_hangs_is_a_finding_and_the_others_go_on(monkeypa
 @pytest.mark.parametrize(("states", "code"), [([OK], 0), ([OK, WARNING], 0), ([PROBLEM, OK], 1)])
 def test_exit_code_and_json(monkeypatch, capsys, states, code):
     listed = [Finding("a", state, "two\nlines", "mend it" if state != OK else "") for state in states]
-    monkeypatch.setattr(doctor, "examine", lambda: listed)
+    monkeypatch.setattr(doctor, "examine", lambda config=None: listed)
     assert main(["doctor", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert [one["state"] for one in document["findings"]] == states
-    assert set(document["findings"][0]) == {"check", "state", "says", "fix"}
+    assert set(document["findings"][0]) == {"check", "state", "says", "fix", "code"}
     assert document["n_problems"] == states.count(PROBLEM)
     assert document["n_warnings"] == states.count(WARNING)
     assert main(["doctor"]) == code
@@ -272,10 +310,14 @@ def test_the_real_thing_without_packages_and_without_home(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_real_thing_here(kernels):
-    """This machine, with the host kernels built: everything answers, and each warning says what it is about."""
+def test_the_real_thing_here(tmp_path, monkeypatch):
+    """This machine, with an image for the host: everything answers, and each warning says what it is about."""
+    monkeypatch.setenv("EDGEGS_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    store(tmp_path / "kernels", Image("host.so", "host", "so", [], "fake 1.0", [], source_hash(), ""), b"image")
     found = doctor.examine()
     assert not [one for one in found if "no answer" in one.says or "cannot be examined" in one.says]
     assert any("the host backend takes" in one.says for one in of(found, "images"))
     assert all(one.state in (OK, WARNING, PROBLEM) and one.says for one in found)
+    assert all(one.code and one.fix for one in found if one.state != OK)
     assert os.environ["EDGEGS_CACHE"] in only(found, "cache").says

@@ -17,7 +17,7 @@ from xvfb import WAIT, Xvfb, eventually, need_tools
 
 from edgegs.camera.inputs import InputEvent
 from edgegs.errors import AccessError, ConfigError, DeviceError, OutputError
-from edgegs.findings import OK, PROBLEM, WARNING
+from edgegs.findings import OK, PROBLEM, WARNING, ask_python
 from edgegs.frame import Frame
 from edgegs.sinks import SinkRunner, create_sink, display, x11
 from edgegs.sinks.display_input import key_name, to_picture
@@ -195,6 +195,21 @@ def test_keys_drags_and_the_wheel_are_passed_on_and_change_no_picture(server, op
     shows(server, given.image)  # Qt would have zoomed, or opened a menu
 
 
+def test_without_keys_nothing_that_people_do_has_an_effect(server, opened):
+    events = []
+    sink = opened(keys=False, on_input=events.append, status=lambda: STATUS)
+    given = frame()
+    sink.write(given)
+    shows(server, given.image)
+    server.run("xdotool", "mousemove", "100", "100", "key", "o", "key", "q", "key", "space", "key", "Escape")
+    server.run("xdotool", "mousedown", "1", "mousemove", "124", "88", "mouseup", "1", "click", "4", "click", "5")
+    for seed in range(3):  # the window has seen all that by the time it shows these
+        sink.write(frame(seed=seed))
+        shows(server, frame(seed=seed).image)
+    assert events == []
+    assert cursor_alpha(server) == 0
+
+
 def test_drags_are_told_in_the_turned_picture(server, opened):
     events = []
     opened(width=HEIGHT, height=WIDTH, rotation_deg=90, on_input=events.append)
@@ -307,7 +322,7 @@ def test_devices_names_every_monitor(server, tmp_path, monkeypatch):
         (tmp_path / name / "status").write_text(state + "\n")
     monkeypatch.setattr(display, "DRM_ROOT", str(tmp_path))
     plugged, monitor = display.devices(server.display)
-    assert plugged == ("display", OK, "connectors: DP-1 disconnected, HDMI-A-1 connected", "")
+    assert plugged[:4] == ("display", OK, "connectors: DP-1 disconnected, HDMI-A-1 connected", "")
     assert monitor[:3] == ("display", OK, f"display://0: screen, 320x240, of X server {server.display}")
 
     (tmp_path / "card0-HDMI-A-1" / "status").write_text("disconnected\n")
@@ -376,6 +391,22 @@ def test_an_unset_display_names_those_that_answer(server, monkeypatch):
     assert "no X server answers on this machine" in reason(None)
 
 
+def test_a_server_whose_file_is_hidden_is_found(server, tmp_path, monkeypatch):
+    """A service with a /tmp of its own sees no file of the X server; its abstract socket is there all the same."""
+    monkeypatch.setattr(x11.os, "listdir", lambda path: [])
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert server.display in x11.answering()
+    assert server.display in reason(None)
+    inode = "0000000000000000: 00000002 00000000 00010000 0001 01 7 @"
+    names = ("X" + server.display[1:], "X4x", "X", "a\n\n b")
+    listed = [f"{x11.SOCKETS}/{name}" for name in names] + ["/elsewhere/X5"]
+    (tmp_path / "unix").write_text("Num RefCount …\n" + "".join(f"{inode}{name}\n" for name in listed * 2))
+    monkeypatch.setattr(x11, "PROC_UNIX", str(tmp_path / "unix"))
+    assert x11.answering() == [server.display]
+    monkeypatch.setattr(x11, "PROC_UNIX", str(tmp_path / "absent"))
+    assert x11.answering() == []
+
+
 def test_dead_and_wrong_displays(server, tmp_path, monkeypatch):
     assert "there is no X server :7777" in reason(":7777")
     assert "is no X display" in reason("garbage:x")
@@ -438,9 +469,23 @@ def test_a_process_that_aborts_is_a_reason(server, tmp_path, monkeypatch):
     assert "ended by SIGABRT: could not load xcb" in reason(server.display)
 
 
+def test_what_lies_in_the_working_directory_is_not_imported(server, opened, tmp_path, monkeypatch):
+    for name in ("cv2", "socket", "numpy"):
+        (tmp_path / (name + ".py")).write_text("import os\nos.write(2, b'a stray file\\n')\nos.abort()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # "." in there would be somebody's wish
+    sink = opened()
+    sink.write(frame())
+    shows(server, frame().image)
+    assert display.devices(server.display)[-1].state == OK
+    assert ask_python("import cv2, socket; print(int(socket.AF_UNIX), bool(cv2.imread))", WAIT)[0] == "1 True\n"
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # from Python 3.11 on there is nothing to leave out then
+    assert ask_python("import edgegs; print(edgegs.__name__)", WAIT)[0] == "edgegs\n"
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("rotation_deg", 45), ("rotation_deg", True), ("overlay", 1), ("x_display", 0), ("x_display", "eDP-1")],
+    [("rotation_deg", 45), ("rotation_deg", True), ("overlay", 1), ("keys", 0), ("x_display", 0), ("x_display", "eDP")],
 )
 def test_wrong_options(option, value):
     with pytest.raises(ConfigError, match=option):

@@ -106,7 +106,7 @@ def test_answers_are_asked_once_and_no_is_not_believed_for_ever(gstreamer, dev, 
 
 def test_inspect_that_hangs(gstreamer, monkeypatch):
     gstreamer(body="#!/bin/sh\nexec /bin/sleep 60\n")
-    monkeypatch.setattr(encoders, "_INSPECT_S", 0.2)
+    monkeypatch.setattr(encoders, "INSPECT_S", 0.2)
     assert encoders.why_no_element("x264enc") == "gst-inspect-1.0 does not answer within 0.2 s"
 
 

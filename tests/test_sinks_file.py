@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import tempfile
 import threading
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 from gst_support import GST, Playing, numbered, wait_until
 from gst_support import number as number_in
+from images import psnr
 
+from edgegs import files
 from edgegs.errors import AccessError, ConfigError, DeviceError, OutputError
 from edgegs.frame import Frame
-from edgegs.sinks import SinkRunner, create_sink
+from edgegs.sinks import SinkRunner, create_sink, h264
 from edgegs.sinks import file as file_module
 from edgegs.sinks.runner import Clock
 from edgegs.sinks.uri import parse
@@ -64,11 +67,6 @@ def read_video(path):
             capture.release()
             return frames
         frames.append(image)
-
-
-def psnr(one, other):
-    error = np.mean((one.astype(np.float64) - other) ** 2)
-    return 10 * np.log10(255**2 / max(error, 1e-12))
 
 
 def names(folder):
@@ -240,9 +238,9 @@ def test_h264_encoder_that_fails_at_once_again_and_again_leaves_nothing(tmp_path
         sink.open(*BIG, 30.0)
         record(sink, 1)
         sink.interrupt()
-        with pytest.raises(OutputError, match=f"^output file://{path}: GStreamer was ended by signal 9"):
+        with pytest.raises(OutputError, match=f"^output file://{path}: GStreamer gave no answer and was killed"):
             record(sink, 50)
-        with pytest.raises(OutputError, match="signal 9"):
+        with pytest.raises(OutputError, match="was killed"):
             sink.close()
     assert names(tmp_path) == ["out" + suffix]
     assert path.read_bytes() == before
@@ -269,7 +267,7 @@ def test_h264_child_that_never_gets_ready_can_be_interrupted(tmp_path, monkeypat
     assert wait_until(lambda: sink._writer is not None)
     sink.interrupt()
     thread.join(WAIT)
-    assert errors == [f"output file://{tmp_path}/out.mp4: GStreamer was ended by signal 9"]
+    assert errors == [f"output file://{tmp_path}/out.mp4: GStreamer gave no answer and was killed"]
     assert names(tmp_path) == ["bin"]
 
 
@@ -330,6 +328,74 @@ def test_video_without_a_frame_leaves_the_older_one_in_place(tmp_path):
         create_sink(f"file://{path}", codec="ZZZZ").open(WIDTH, HEIGHT, 30.0)
     assert names(tmp_path) == ["out.mp4"]
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.mkv", "out.avi", "out.jpg"])
+def test_link_whose_target_is_not_there_is_an_error_and_stays(tmp_path, name):
+    """Its disk is not mounted: recording to the link's own disk instead would fill the system's."""
+    link, target = tmp_path / name, tmp_path / "disk" / name
+    link.symlink_to(target)
+    sink = create_sink(f"file://{link}")
+    for _ in range(2):
+        with pytest.raises(OutputError, match=f"symbolic link to {target}, which is not there .*is its disk mounted"):
+            sink.open(WIDTH, HEIGHT, 30.0)
+        assert names(tmp_path) == [name]
+        assert os.readlink(str(link)) == str(target)
+    runner = SinkRunner(sink, WIDTH, HEIGHT, 30.0, backoff_s=(0.01, 0.01))
+    runner.start()
+    assert runner.wait_attempted(WAIT)
+    link.unlink()
+    assert wait_until(lambda: runner.state == "up")  # it was tried again
+    assert runner.stop(WAIT)
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.avi", "out.jpg"])
+def test_link_to_a_file_is_an_error_and_both_stay(tmp_path, name):
+    link, target = tmp_path / name, tmp_path / "target"
+    target.write_bytes(b"precious")
+    link.symlink_to("target")
+    with pytest.raises(OutputError, match=f"{link} is a symbolic link to {target}; name that file, or remove the link"):
+        create_sink(f"file://{link}").open(WIDTH, HEIGHT, 30.0)
+    assert names(tmp_path) == [name, "target"]
+    assert link.is_symlink()
+    assert target.read_bytes() == b"precious"
+
+
+def test_link_to_a_folder_is_followed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    write(f"file://{tmp_path}/runs/out.avi", 2)
+    assert names(tmp_path / "disk") == ["out.avi"]
+
+
+@pytest.mark.parametrize("appears", ["file", "link"])
+@pytest.mark.parametrize("suffix", [".mkv", ".avi"])
+def test_what_appears_between_two_looks_is_neither_written_over_nor_removed(tmp_path, monkeypatch, suffix, appears):
+    path, victim = tmp_path / ("out" + suffix), tmp_path / "victim"
+    write(f"file://{path}", 3)
+    before = path.read_bytes()
+    sink = create_sink(f"file://{path}")
+    move_aside = sink._move_aside
+
+    def then_it_appears():
+        older = move_aside()
+        if appears == "file":
+            path.write_bytes(b"somebody else's")
+        else:
+            path.symlink_to(victim)
+        return older
+
+    monkeypatch.setattr(sink, "_move_aside", then_it_appears)
+    with pytest.raises(OutputError, match=f"cannot write {path}: File exists"):
+        sink.open(WIDTH, HEIGHT, 30.0)
+    sink.close()
+    older = path.with_name("out.1" + suffix)
+    assert names(tmp_path) == [older.name, path.name]
+    assert older.read_bytes() == before
+    if appears == "file":
+        assert path.read_bytes() == b"somebody else's"
+    else:
+        assert path.is_symlink()
 
 
 def test_video_file_deleted_meanwhile(tmp_path):
@@ -408,22 +474,55 @@ def test_single_picture_is_never_seen_half(tmp_path):
     assert names(tmp_path) == ["latest.png"]
 
 
-def test_failed_picture_leaves_the_last_good_one(tmp_path, monkeypatch):
+def test_failed_picture_leaves_the_last_good_one(tmp_path):
     path = tmp_path / "latest.png"
     sink = create_sink(f"file://{path}")
     sink.open(WIDTH, HEIGHT, 30.0)
     sink.write(frame(0))
 
-    def full(self, data):
-        with open(str(self), "wb") as file:
-            file.write(data[: len(data) // 2])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OutputError, match="No space left on device"):
-        sink.write(frame(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # the kernel takes so many bytes, and no more
+    try:
+        with pytest.raises(OutputError, match="File too large"):
+            sink.write(frame(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert np.array_equal(cv2.imread(str(path)), picture(0))
     assert names(tmp_path) == ["latest.png"]
+
+
+def test_temporary_name_of_a_picture_is_never_written_through(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    path = tmp_path / "latest.png"
+    (tmp_path / ".latest.png.part").symlink_to(victim)
+    write(f"file://{path}", 1)
+    assert victim.read_bytes() == b"precious"
+    assert np.array_equal(cv2.imread(str(path)), picture(0))
+    assert not path.is_symlink()
+    assert names(tmp_path) == ["latest.png", "victim"]
+
+
+def test_write_at_once_is_never_led_astray(tmp_path, monkeypatch):
+    victim, path = tmp_path / "victim", tmp_path / "status.json"
+    victim.write_bytes(b"precious")
+    temporary = tmp_path / f"status.json.{os.getpid()}.new"
+    temporary.symlink_to(victim)
+    files.write_at_once(str(path), b"new")
+    assert (victim.read_bytes(), path.read_bytes()) == (b"precious", b"new")
+    assert names(tmp_path) == ["status.json", "victim"]
+    temporary.symlink_to(victim)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "unlink", lambda path: None)  # as if it were planted between removing and opening
+        with pytest.raises(OutputError, match="File exists"):
+            files.write_at_once(str(path), b"newer")
+    assert (victim.read_bytes(), path.read_bytes()) == (b"precious", b"new")
+    temporary.unlink()
+    temporary.mkdir()  # what cannot be removed is not ours to replace
+    with pytest.raises((OutputError, AccessError), match=str(path)):
+        files.write_at_once(str(path), b"newer")
+    assert names(tmp_path) == ["status.json", temporary.name, "victim"]
+    assert path.read_bytes() == b"new"
 
 
 # ---- folders, permissions, space ------------------------------------------------------------------------
@@ -585,3 +684,33 @@ def test_a_video_keeps_step_with_the_clock(tmp_path, times, expected):
         sink.write(frame(index, seconds=seconds))
     sink.close()
     assert written == expected
+
+
+@pytest.mark.parametrize("name", ["out.avi", pytest.param("out.mkv", marks=GST)])
+def test_frames_beyond_the_rate_of_a_video_are_told_of(tmp_path, name):
+    """300 frames at 100 a second, into a film of 30 a second."""
+    sink = create_sink(f"file://{tmp_path}/{name}")
+    sink.open(WIDTH, HEIGHT, 30.0)
+    taken = [sink.write(frame(index, seconds=index / 100)) for index in range(300)]
+    sink.close()
+    assert set(taken) == {True, False}
+    assert len(read_video(tmp_path / name)) == sum(taken)
+    assert 88 <= sum(taken) <= 92
+
+
+def test_frames_beyond_the_rate_of_a_video_are_counted_as_dropped(tmp_path):
+    runner = SinkRunner(create_sink(f"file://{tmp_path}/out.avi", queue=60), WIDTH, HEIGHT, 30.0)
+    runner.start()
+    assert runner.wait_attempted(WAIT)
+    for index in range(60):
+        runner.offer(frame(index, seconds=index / 100))
+    assert runner.stop(WAIT)
+    status = runner.status()
+    assert status["frames_written"] == len(read_video(tmp_path / "out.avi")) < 22
+    assert status["dropped"]["rate"] == status["frames_dropped"] == 60 - status["frames_written"]
+
+
+def test_a_video_may_take_its_time_to_start_and_to_finish(tmp_path):
+    sink = create_sink(f"file://{tmp_path}/out.mp4")
+    assert sink.stall_s > max(h264.START_S, h264.FILE_FINISH_S)
+    assert SinkRunner(sink, WIDTH, HEIGHT, 30.0)._stall_s == sink.stall_s

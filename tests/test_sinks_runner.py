@@ -393,5 +393,21 @@ def test_broken_device_does_not_flood_the_log(caplog):
         acquire(sink.entered)
     assert runner.stop(WAIT)
     lines = [record.message for record in caplog.records]
-    assert sum("gone" in line for line in lines) == 3
-    assert sum(line.endswith(": up") for line in lines) <= 4
+    assert sum("gone" in line for line in lines) <= 8
+    assert sum(line.endswith(": up") for line in lines) <= 6
+
+
+def test_the_logs_last_word_is_true_after_an_outage_that_used_its_lines_up(caplog):
+    caplog.set_level(logging.INFO, "edgegs.sinks")
+    clock = FakeClock()
+    # down for long, so that all lines of that kind are used up; up again; then down once more
+    sink = ScriptedSink(opens=[DeviceError("no device")] * 8, writes=[None, OutputError("unplugged")])
+    runner = running(sink, clock=clock, backoff_s=(0.01, 0.01))
+    for index in range(2):
+        runner.offer(frame(index))
+        acquire(sink.entered)
+    assert runner.stop(WAIT)
+    lines = [record.message for record in caplog.records]
+    assert sum("no device" in line for line in lines) < 8
+    first_up = next(index for index, line in enumerate(lines) if line.endswith(": up"))
+    assert "unplugged" in lines[first_up + 1]

@@ -21,6 +21,8 @@ from gst_support import (
     Packets,
     Playing,
     Receiver,
+    Viewer,
+    cut,
     drawn,
     frame,
     free_port,
@@ -31,11 +33,12 @@ from gst_support import (
     numbered,
     psnr,
     smooth,
+    stuck_viewer,
     wait_until,
 )
 
 from edgegs.errors import ConfigError, DeviceError, OutputError
-from edgegs.sinks import SinkRunner, create_sink, encoders, gst_pipeline, stream
+from edgegs.sinks import SinkRunner, create_sink, encoders, gst_pipeline, h264, stream
 from edgegs.sinks.gst_pipeline import Video
 
 WIDTH, HEIGHT = 320, 240
@@ -215,6 +218,67 @@ def test_rtsp_is_served_to_several_who_come_and_go():
         socket.create_connection(("127.0.0.1", port), 1.0)
 
 
+@pytest.fixture
+def crowd(monkeypatch):
+    """A server of much data, so that buffers fill at once; gives its port."""
+    need_rtsp()
+    monkeypatch.setattr(stream, "VIEWER_STALL_S", 2.0)
+    monkeypatch.setenv("OPENCV_FFMPEG_CAPTURE_OPTIONS", "rtsp_transport;udp")
+    noise = np.random.default_rng(1).integers(0, 255, (4, HEIGHT, WIDTH, 3), np.uint8)
+    port = free_port()
+    sink = opened(f"rtsp://@127.0.0.1:{port}/live", bitrate_kbps=30000)
+    with Playing(sink.write, lambda index: noise[index % 4]) as playing:
+        yield port
+    assert playing.error is None
+    sink.close()
+
+
+@GST
+def test_viewer_that_never_reads_holds_up_nobody(crowd, monkeypatch):
+    url = f"rtsp://127.0.0.1:{crowd}/live"
+    with Viewer(url) as other:
+        assert other.sees()
+        with stuck_viewer(crowd) as stuck:
+            counts = []
+            assert wait_until(lambda: counts.append(other.n) or cut(stuck))
+            # One count in 20 ms: all but the last second of the two for which it took nothing.
+            assert counts[-1] - counts[-min(75, len(counts))] >= 5
+        assert other.sees()
+        monkeypatch.setenv("OPENCV_FFMPEG_CAPTURE_OPTIONS", "rtsp_transport;tcp")
+        with Viewer(url) as late:  # over TCP, where the other one's data had been waiting
+            assert late.sees()
+            assert other.sees()
+
+
+@GST
+def test_who_comes_while_the_only_viewer_is_stuck_sees_pictures(crowd):
+    with stuck_viewer(crowd) as stuck:
+        time.sleep(1.5)  # all buffers are full by now
+        assert not cut(stuck)
+        with Viewer(f"rtsp://127.0.0.1:{crowd}/live") as other:
+            assert other.sees()
+
+
+@GST
+def test_rtsp_connections_are_bounded():
+    need_rtsp()
+    port = free_port()
+    sink = opened(f"rtsp://@127.0.0.1:{port}/live")
+    folder = Path(f"/proc/{sink._child.pid}/fd")
+    idle = [socket.create_connection(("127.0.0.1", port), WAIT) for _ in range(45)]
+    assert wait_until(lambda: sum(map(cut, idle)) == 45 - 32)
+    assert wait_until(lambda: len(list(folder.iterdir())) <= 10 + 2 * 32)
+    welcome = next(one for one in idle if not cut(one))
+    welcome.sendall(f"OPTIONS rtsp://127.0.0.1:{port}/live RTSP/1.0\r\nCSeq: 1\r\n\r\n".encode())
+    assert b" 200 " in welcome.recv(1000)
+    for one in idle:
+        one.close()
+    assert wait_until(lambda: len(list(folder.iterdir())) <= 10)
+    with Playing(sink.write, lambda _: smooth(WIDTH, HEIGHT)):
+        assert watch(f"rtsp://127.0.0.1:{port}/live", 1) is not None
+    sink.close()
+
+
 @GST
 def test_rtsp_port_in_use():
     need_rtsp()
@@ -329,22 +393,106 @@ def test_messages_of_dead_and_stalled_children(monkeypatch):
             sink.write(image)
 
 
-GOODBYE = """#!/bin/sh
-echo New clock, PREROLLED
+GOODBYE = """echo New clock, PREROLLED
 while read -r line; do :; done
 echo ERROR: the server has hung up first
 exit 1
 """
 
 
-@pytest.mark.parametrize(("uri", "raises"), [("rtp://127.0.0.1:5000", False), ("file:///{}/out.mp4", True)])
-def test_good_bye_that_fails_matters_to_a_file_only(tmp_path, monkeypatch, uri, raises):
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Puts a shell script in the place of gst-launch-1.0, beside a gst-inspect-1.0 that knows everything."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, body in (("gst-inspect-1.0", "#!/bin/sh\nexit 0\n"), ("gst-launch-1.0", GOODBYE)):
-        (folder / name).write_text(body)
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+
+    def make(launch):
+        for name, body in (("gst-inspect-1.0", "exit 0"), ("gst-launch-1.0", launch)):
+            (folder / name).write_text("#!/bin/sh\n" + body)
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return make
+
+
+READY = "import sys; print('edgegs-rtsp: ready', flush=True); sys.stdin.buffer.read()\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "warns"), [("", True), ("[::]", True), ("localhost", False), ("127.0.0.1", False)]
+)
+def test_serving_more_than_this_machine_is_warned_of_once(programs, tmp_path, monkeypatch, caplog, host, warns):
+    programs("exit 0")
+    (tmp_path / "server.py").write_text(READY)
+    monkeypatch.setattr(stream, "_SERVER", tmp_path / "server.py")
+    monkeypatch.setattr(stream, "check_listen", lambda address, port: None)
+    monkeypatch.setattr(encoders, "rtsp_python", lambda: sys.executable)
+    uri = f"rtsp://@{host}:8554/live"
+    sink = create_sink(uri, encoder="x264enc")
+    for _ in range(2):
+        sink.open(64, 48, 30.0)
+        sink.close()
+    words = f"output {uri}: whoever reaches this port can watch; let a firewall decide"
+    assert [record.getMessage() for record in caplog.records] == [words] * warns
+
+
+def test_slow_and_mute_servers_end_before_the_runner_loses_patience(programs, tmp_path, monkeypatch):
+    assert stream.StreamSink.stall_s >= encoders.INSPECT_S + max(h264.START_S, stream.CONNECT_S)
+    assert h264.CALL_S >= h264.FILE_FINISH_S
+    programs("exit 0")
+    (tmp_path / "server.py").write_text("import sys; sys.stdin.buffer.read()\n")
+    monkeypatch.setattr(stream, "_SERVER", tmp_path / "server.py")
+    monkeypatch.setattr(stream, "START_S", 0.5)
+    monkeypatch.setattr(encoders, "rtsp_python", lambda: sys.executable)
+    runner = SinkRunner(create_sink(f"rtsp://@127.0.0.1:{free_port()}/live", encoder="x264enc"), 64, 48, 30.0)
+    runner.start()
+    assert runner.wait_attempted(WAIT)
+    assert str(runner.error).endswith("/live: the RTSP server is not ready after 0.5 s")
+    assert runner.stop(WAIT)
+
+
+def test_frames_beyond_the_rate_of_a_published_stream_are_told(programs):
+    programs("echo New clock: GstSystemClock\nexec /bin/cat >/dev/null\n")
+    sink = create_sink("rtsp://127.0.0.1:8554/live", encoder="x264enc")
+    sink.open(64, 48, 10.0)
+    image = smooth(64, 48)
+    written = [sink.write(frame(image, k, seconds)) for k, seconds in enumerate((1.0, 1.01, 1.1, 1.11, 1.12, 1.2))]
+    assert [taken is not False for taken in written] == [True, True, True, False, False, True]
+    sink.close()
+
+
+CHATTER = """for line in 'Setting pipeline to PAUSED ...' 'Pipeline is PREROLLED ...' 'Progress: (connect) x' \\
+    'Redistribute latency...' 'New clock: GstSystemClock'; do echo "$line"; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        ("exit 3", "GStreamer ended with status 3"),
+        ("echo out of luck; echo 'Redistribute latency...'; exit 3", "GStreamer ended with status 3: out of luck"),
+        ("echo ERROR: no; echo New clock; exit 1", "GStreamer ended with status 1: ERROR: no"),
+    ],
+)
+def test_last_words_are_no_chatter(programs, says, end):
+    programs(CHATTER + "/bin/dd bs=1 count=1 >/dev/null 2>&1\n" + says)
+    sink = opened("rtp://127.0.0.1:5000", 64, 48, encoder="x264enc")
+    with pytest.raises(OutputError, match=rf"^output rtp://127\.0\.0\.1:5000: {end}$"):
+        write_many(sink, frame(smooth(64, 48)), 2000, 0.005)
+    sink._drop()
+
+
+def test_child_that_we_killed_gave_no_answer(programs):
+    programs(CHATTER + "exec /bin/sleep 60")
+    sink = opened("rtp://127.0.0.1:5000", 64, 48, encoder="x264enc")
+    sink.interrupt()
+    with pytest.raises(OutputError, match=r"^output rtp://127\.0\.0\.1:5000: GStreamer gave no answer and was killed$"):
+        sink.close()
+
+
+@pytest.mark.parametrize(("uri", "raises"), [("rtp://127.0.0.1:5000", False), ("file:///{}/out.mp4", True)])
+def test_good_bye_that_fails_matters_to_a_file_only(programs, tmp_path, uri, raises):
+    programs(GOODBYE)
     sink = opened(uri.format(tmp_path), 64, 48, encoder="x264enc")
     sink.write(frame(smooth(64, 48)))
     if raises:
@@ -363,7 +511,7 @@ def test_interrupt_ends_a_blocked_write():
         time.sleep(0.5)  # its pipe is full by now
         sink.interrupt()
         assert wait_until(lambda: playing.error is not None, stream.STALL_S / 2)
-    assert "signal 9" in str(playing.error)
+    assert "gave no answer" in str(playing.error)
     with pytest.raises(OutputError):
         sink.close()
     sink.interrupt()  # harmless
@@ -490,3 +638,12 @@ def test_nothing_odd_gets_into_a_pipeline(host):
 def test_default_bit_rate():
     assert gst_pipeline.default_bitrate_kbps(1280, 720, 30.0) == 2765
     assert gst_pipeline.default_bitrate_kbps(320, 240, 30.0) == 500
+
+
+def test_publishing_to_nobody_says_so():
+    with socket.socket() as taken:  # bound, so that nobody else listens there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        sink = create_sink(f"rtsp://127.0.0.1:{port}/live")
+        with pytest.raises(DeviceError, match=rf"nothing listens at 127\.0\.0\.1:{port}; is the RTSP server running"):
+            sink.open(64, 48, 30.0)

@@ -7,7 +7,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from v4l2_support import PSNR_DB, c_compiler, decode, picture, psnr
+from images import psnr
+from v4l2_support import PSNR_DB, c_compiler, decode, picture
 
 from edgegs.sinks import v4l2_api
 from edgegs.sinks.v4l2 import I420, Yuyv

@@ -36,7 +36,7 @@ def test_list_of_devices(board):
     board.plug(20, card="Elsewhere")
     board.device(20).unlink()
     found = board.run("tell([list(one) for one in v4l2_devices.devices()])")
-    by_text = {check + " " + says: (state, fix) for check, state, says, fix in found}
+    by_text = {check + " " + says: (state, fix) for check, state, says, fix, _ in found}
     denied = ("warning", v4l2_devices.GROUP_ADVICE)
     assert by_text == {
         "camera /dev/video0: HD Webcam (uvcvideo); YUYV up to 640x480, MJPG up to 1920x1080; "

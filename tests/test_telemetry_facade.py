@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, Iterator, List
 import numpy as np
 import pytest
 
-from edgegs.errors import OutputError
 from edgegs.frame import STAGES, Frame
 from edgegs.telemetry import Telemetry, read_log
 from edgegs.telemetry import recorder as recorder_module
@@ -187,10 +186,44 @@ def test_without_a_log_everything_else_works(telemetry) -> None:
     assert run.snapshot()["totals"]["frames"] == 1
 
 
-def test_a_log_that_cannot_be_made_is_the_daemons_to_decide(tmp_path: Path, telemetry) -> None:
+def test_a_log_whose_disk_is_missing_is_kept_from_when_it_comes(tmp_path: Path, telemetry, caplog) -> None:
+    disk = tmp_path / "usb" / "edgegs"
+    run = telemetry(log_dir=str(disk / "runs"))
+    run.start({"variant": "baseline"})
+    run.frame(frame(0))
+    windows_seen(run, 2)
+    got = run.snapshot()
+    assert (got["run_id"], run.log_path, got["log"]["path"]) == (None, None, None)
+    assert (got["log"]["state"], got["log"]["dropped_records"]) == ("waiting", 0)
+    assert "usb/edgegs does not exist" in got["log"]["error"]
+    assert [one["kind"] for one in got["events"]] == ["log_failing"]
+    assert "no run log is kept, for now" in caplog.text
+    assert not (tmp_path / "usb").exists()  # nothing is made below a mount point
+
+    disk.mkdir(parents=True)
+    wait_for(lambda: run.snapshot()["log"]["state"] == "ok")  # the first retries come within seconds
+    run.stop()
+    got = run.snapshot()
+    assert [one["kind"] for one in got["events"]] == ["log_failing", "log_recovered"]
+    assert run.log_path == got["log"]["path"]
+    records = list(read_log(run.log_path))
+    assert {one["run_id"] for one in records} == {run.run_id}  # those that waited, too
+    assert (records[0]["type"], records[0]["variant"], records[-1]["type"]) == ("start", "baseline", "stop")
+    assert [one["seq"] for one in records] == list(range(len(records)))  # none was lost
+    assert [one["kind"] for one in logged(run, "event")] == ["log_recovered"]
+
+
+def test_a_log_that_never_can_be_made_costs_only_itself(tmp_path: Path, telemetry) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"telemetry\.log\.dir"):
-        telemetry(log_dir=str(tmp_path / "file" / "runs"))
+    run = telemetry(log_dir=str(tmp_path / "file"))
+    run.start({})
+    run.frame(frame(0))
+    windows_seen(run, 1)
+    run.stop()
+    got = run.snapshot()
+    assert got["totals"]["frames"] == 1
+    assert (got["log"]["state"], got["log"]["error"]) == ("waiting", "it is not a folder")
+    assert got["log"]["dropped_records"] >= 3
 
 
 def test_a_hanging_sensor_stops_neither_frames_nor_windows(telemetry, board: Path) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Callable, Dict, Iterator, List
 import numpy as np
 import pytest
 
-from edgegs.errors import AccessError, InputError, OutputError
-from edgegs.telemetry import readlog, runlog
+from edgegs.errors import InputError
+from edgegs.telemetry import housekeeping, readlog, runlog
 from edgegs.telemetry import recorder as recorder_module
 from edgegs.telemetry.readlog import read_log
-from edgegs.telemetry.recorder import BUFFER_BYTES, Recorder, encode
+from edgegs.telemetry.recorder import BUFFER_BYTES, Recorder
+from edgegs.telemetry.records import encode
 
 BOOT = "3fa9c1d2-77aa-4b01-9d2e-0a1b2c3d4e5f"
 
@@ -106,6 +107,7 @@ def test_runs_are_named_by_boot_and_a_counter_that_rises_over_boots(tmp_path: Pa
     other = record(boot_id="00000000-1111-2222-3333-444444444444")
     assert other.run_id == "00000000-000002"
     (tmp_path / "runs" / "3fa9c1d2-000041").mkdir()
+    (tmp_path / "runs" / "3fa9c1d2-000041" / "telemetry.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
     (tmp_path / "runs" / "unrelated").mkdir()
     assert record().run_id == "3fa9c1d2-000042"
 
@@ -118,20 +120,70 @@ def test_two_that_start_together_get_two_runs(tmp_path: Path, record, monkeypatc
     assert ids == {"3fa9c1d2-000001", "3fa9c1d2-000002", "3fa9c1d2-000003"}
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_of_the_right_kind(tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_made_is_told_with_its_cause(tmp_path: Path, record, monkeypatch, caplog) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"file/runs: cannot create the telemetry log"):
-        Recorder(str(tmp_path / "file" / "runs"))
+    log = record(log_dir=str(tmp_path / "file" / "runs"))
+    assert (log.run_id, log.path, log.status()["path"]) == ("", "", None)
+    assert log.status()["state"] == "waiting"
+    assert "file/runs: cannot create the telemetry log" in caplog.text
 
     def denied(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     (tmp_path / "runs").mkdir()
     monkeypatch.setattr(os, "mkdir", denied)
-    with pytest.raises(AccessError, match="permission denied"):
-        Recorder(str(tmp_path / "runs"))
-    with pytest.raises(AccessError):
-        Recorder(str(tmp_path / "new"))
+    for name in ("runs", "new"):
+        caplog.clear()
+        log = record(log_dir=str(tmp_path / name))
+        assert log.status()["error"] == "Permission denied"
+        assert f"{name}: permission denied for the telemetry log" in caplog.text
+    log.write("window", window(0))
+    assert log.flush()
+    assert log.status()["dropped_records"] == 0  # it waits in the buffer
+    monkeypatch.undo()
+    assert log.flush()
+    assert numbers(log.path) == [0]
+    assert log.status()["state"] == "ok"
+
+
+def test_a_live_file_that_cannot_be_made_leaves_no_folders(tmp_path: Path, record, monkeypatch) -> None:
+    real = os.open
+
+    def full(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if str(path).endswith(runlog.LIVE):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    log = record()
+    for _ in range(3):
+        assert log.flush()
+    assert log.status()["state"] == "waiting"
+    assert os.listdir(str(tmp_path / "runs")) == []
+    monkeypatch.undo()
+    assert log.flush()
+    assert log.run_id == "3fa9c1d2-000001"
+
+
+def test_an_empty_mount_point_is_not_filled(tmp_path: Path, record) -> None:
+    point = tmp_path / "my disk"
+    (point / "edgegs").mkdir(parents=True)  # left from a day when it was not mounted: the parent alone cannot tell
+    fstab = tmp_path / "fstab"
+    fstab.write_text(
+        "# UUID=1 /commented ext4\n\nproc\nUUID=2 none swap sw 0 0\nUUID=3 / ext4 defaults 0 1\n"
+        f"LABEL=logs {str(point).replace(' ', chr(92) + '040')}/ ext4 nofail 0 2\n"
+    )
+    log = record(log_dir=str(point / "edgegs" / "runs"), fstab=str(fstab))
+    assert log.status()["error"] == f"nothing is mounted on {point}, which {fstab} names"
+    assert os.listdir(str(point / "edgegs")) == []
+    assert runlog.unmounted(str(tmp_path / "my disk 2"), str(fstab)) is None
+    assert runlog.unmounted(str(point), str(tmp_path / "no such fstab")) is None
+    if os.geteuid() == 0:
+        (tmp_path / "link").symlink_to(point)
+        assert runlog.unmounted(str(tmp_path / "link" / "x"), str(fstab)) == str(point)
+    fstab.write_text("")
+    assert log.flush()
+    assert log.status()["state"] == "ok"
 
 
 # ---- power loss -------------------------------------------------------------------------------------
@@ -357,19 +409,23 @@ def test_compression_that_fails_leaves_the_source(record, monkeypatch) -> None:
     log = record()
     fill(log, 5)
     log.close()
-    path = runlog.retire(log.folder)
+    path = runlog.closed_name(log.folder)
+    os.rename(log.path, path)
     before = Path(path).read_bytes()
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def stop() -> None:
+        raise housekeeping.Stopped
+
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        runlog.compress(path, lambda: False)
+        housekeeping.compress(path, lambda: None)
     assert Path(path).read_bytes() == before
     monkeypatch.undo()
-    with pytest.raises(runlog.Stopped):
-        runlog.compress(path, lambda: True)
+    with pytest.raises(housekeeping.Stopped):
+        housekeeping.compress(path, stop)
     assert os.listdir(log.folder) == [os.path.basename(path)]
 
 
@@ -420,15 +476,10 @@ def test_a_full_disk_drops_telemetry_and_recovers(small_disk: Path, record, capl
 
 
 def test_a_disk_that_is_unmounted_does_not_move_the_log_to_the_root_disk(small_disk: Path, record) -> None:
-    if recorder_module._device(str(small_disk)) == recorder_module._device("/"):
-        pytest.skip("the root file system is where the test mounts")
     log = record(log_dir=str(small_disk / "runs"))
     log.write("window", window(0))
     assert log.flush()
     subprocess.run(["umount", "-l", str(small_disk)], check=True)
-    parent_is_root_disk = recorder_module._device(str(small_disk)) == recorder_module._device("/")
-    if not parent_is_root_disk:
-        pytest.skip("the temporary folder is on a disk of its own")
     log.write("window", window(1))
     assert log.flush()
     assert "not mounted" in log.status()["error"]

@@ -1,9 +1,10 @@
 /* A library to preload (LD_PRELOAD): makes /dev/videoN behave as v4l2loopback does, for one process.
  *
  * $V4L2_STAND_IN is a folder:
- *   dev/videoN      the device: there while it is plugged in; its lines, "key=value", say what it is (struct settings)
- *   faults/videoN   lines that make calls fail: open_errno, ioctl_errno, write_errno (after fail_after frames), eintr,
- *                   eagain (how often, first), short (bytes taken of a frame)
+ *   dev/videoN      the device: there while it is plugged in; its lines, "key=value", say what it is (struct settings;
+ *                   major: another kind of device)
+ *   faults/videoN   lines that make calls fail: open_errno, ioctl_errno, write_errno (after fail_after frames), eintr
+ *                   (how often, first), short (bytes taken of a frame)
  *   frames/videoN   what the last write delivered
  *   log             every call, in order
  *
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "v4l2_stand_in_driver.h"
@@ -187,7 +189,6 @@ static ssize_t deliver(struct opener *opener, const void *data, size_t size) {
     long wrong = fault(number, "write_errno");
     if (fstat(opener->fd - 1, &now) || !now.st_nlink) return -ENODEV;
     if (device->interrupted < fault(number, "eintr")) return device->interrupted++, -EINTR;
-    if (device->again < fault(number, "eagain")) return device->again++, -EAGAIN;
     if (wrong && device->frames >= fault(number, "fail_after")) return -wrong;
     if (device->settings.version < 14) {
         device->ready_for_output = 0;
@@ -236,6 +237,25 @@ OPEN(open, , (path, flags, mode))
 OPEN(open64, , (path, flags, mode))
 OPEN(openat, FOLDER, (folder, path, flags, mode))
 OPEN(openat64, FOLDER, (folder, path, flags, mode))
+
+/* Programs that were built for a C library before 2.33 call the last two. */
+#define STAT(name, before, type, arguments)                                       \
+    int name(before const char *path, struct type *found) {                       \
+        int number = number_of(path);                                             \
+        char real[512];                                                           \
+        if (number < 0) return REAL(name) arguments;                              \
+        path_of(real, sizeof real, "dev", number);                                \
+        path = real;                                                              \
+        if (REAL(name) arguments) return -1;                                      \
+        found->st_mode = S_IFCHR | 0660;                                          \
+        found->st_rdev = makedev(number_in("dev", number, "major", 81), number);  \
+        return 0;                                                                 \
+    }
+#define VERSION int version,
+STAT(stat, , stat, (path, found))
+STAT(stat64, , stat64, (path, found))
+STAT(__xstat, VERSION, stat, (version, path, found))
+STAT(__xstat64, VERSION, stat64, (version, path, found))
 
 int close(int fd) {
     pthread_mutex_lock(&lock);

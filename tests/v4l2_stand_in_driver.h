@@ -26,7 +26,7 @@ struct device {
     long buffer_size;
     struct v4l2_pix_format format;
     struct v4l2_fract interval;
-    int frames, interrupted, again;
+    int frames, interrupted;
 };
 
 struct opener {

@@ -87,11 +87,6 @@ def picture(index=0, width=WIDTH, height=HEIGHT):
     return image
 
 
-def psnr(one, other):
-    error = np.mean((one.astype(np.float64) - other) ** 2)
-    return 10 * np.log10(255**2 / max(error, 1e-12))
-
-
 def decode(data, pixel_format, width=WIDTH, height=HEIGHT):
     planes = np.frombuffer(data, np.uint8)
     if pixel_format == "i420":

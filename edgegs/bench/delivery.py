@@ -60,7 +60,7 @@ class TimedSink(Sink):
     def __init__(self, inner: Sink) -> None:
         super().__init__(inner.uri)
         self.inner = inner
-        self.queue = inner.queue
+        self.queue, self.stall_s = inner.queue, inner.stall_s  # type: ignore[misc]
         self.taken = threading.Semaphore(0)
         self.write_ms: List[float] = []
         self.last_end = 0.0
@@ -72,13 +72,14 @@ class TimedSink(Sink):
     def open(self, width: int, height: int, fps: float) -> None:
         self.inner.open(width, height, fps)
 
-    def write(self, frame: Frame) -> None:
+    def write(self, frame: Frame) -> Optional[bool]:
         self.taken.release()
         start = time.perf_counter()
-        self.inner.write(frame)
+        taken = self.inner.write(frame)
         end = time.perf_counter()
         self.last_end = end
         self.write_ms.append((end - start) * 1e3)
+        return taken
 
     def close(self) -> None:
         self.inner.close()

@@ -39,5 +39,9 @@ class PathClock:
             self._began += now - self._paused_at
             self._paused_at = None
 
+    @property
+    def is_paused(self) -> bool:
+        return self._paused_at is not None
+
     def at(self, now: float) -> float:
         return (now if self._paused_at is None else self._paused_at) - self._began

@@ -15,23 +15,19 @@ OpenCV's wheels have no GStreamer, and only NVIDIA's elements reach this camera:
 
 from __future__ import annotations
 
-import collections
-import fcntl
 import os
 import select
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Callable, Deque, Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgegs.capture.base import Source, Timing
 from edgegs.capture.fit import as_bgr
 from edgegs.capture.uri import CaptureUri
+from edgegs.children import TiedChild, widen
 from edgegs.errors import DeviceError
 
 #: In a pipeline, the number of the descriptor to write to. Not 1: NVIDIA's elements chat on stdout.
@@ -42,17 +38,7 @@ ARGUS_SOCKET = "/tmp/argus_socket"
 FIRST_S, NEXT_S = 15.0, 3.0
 #: A child that is asked to end gets so long before it is killed, seconds. Argus keeps a camera that was not let go of.
 _END_S = 1.5
-_LINES_KEPT = 20
 _LOOK_S = 0.2
-#: Size of the pipe, bytes: most kernels allow no more. Linux's number for the fcntl, which Python names since 3.10.
-_PIPE_BYTES, _F_SETPIPE_SZ = 1 << 20, 1031
-#: Runs a command that dies with us, however we die. As a program of its own: a preexec_fn may deadlock among threads.
-_LAUNCHER = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class ChildSource(Source):
@@ -81,11 +67,9 @@ class ChildSource(Source):
         self._shape = (height, width, 4)
         self._check = check
         self._first_s, self._next_s = first_s, next_s
-        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._child: Optional[TiedChild] = None
         self._pipe = -1
         self._limit_s = first_s
-        self._lines: Deque[str] = collections.deque(maxlen=_LINES_KEPT)
-        self._rest = b""
 
     def open(self) -> None:
         self._check()
@@ -94,126 +78,61 @@ class ChildSource(Source):
             raise DeviceError(f"{self.shown}: {self._command[0]} is not installed; `apt install gstreamer1.0-tools`")
         self._pipe, writing = os.pipe()
         try:
-            try:
-                fcntl.fcntl(self._pipe, _F_SETPIPE_SZ, _PIPE_BYTES)
-            except OSError:  # a user may have only so much: slower, but as good
-                pass
-            command = [part.replace(FD, str(writing)) for part in self._command]
-            self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), program, *command[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            widen(self._pipe)
+            command = [program, *(part.replace(FD, str(writing)) for part in self._command[1:])]
+            self._child = TiedChild(command, os.path.basename(self._command[0]), pass_fds=(writing,))
         except OSError as error:
             raise DeviceError(f"{self.shown}: {program} cannot be started: {error.strerror}") from None
         finally:
             os.close(writing)
         os.set_blocking(self._pipe, False)
-        os.set_blocking(self._child.stdout.fileno(), False)  # type: ignore[union-attr]
-        self._lines.clear()
-        self._rest = b""
         self._limit_s = self._first_s
 
     def read(self) -> Optional[np.ndarray]:
+        child = self._child
+        if child is None:
+            raise DeviceError(f"{self.shown}: not open")
         picture = np.empty(self._shape, np.uint8)
         left = memoryview(picture.data).cast("B")
         by = time.monotonic() + self._limit_s  # of real pipes: no test's clock moves them
         while left:
             if not self.timing.pause(0.0):
                 return None
-            if not self._wait(max(0.0, min(_LOOK_S, by - time.monotonic()))):
+            if not self._wait(child, max(0.0, min(_LOOK_S, by - time.monotonic()))):
                 if time.monotonic() >= by:
-                    raise DeviceError(f"{self.shown}: no picture for {self._limit_s:g} s{self._said()}")
+                    raise DeviceError(f"{self.shown}: no picture for {self._limit_s:g} s{child.words()}")
                 continue
             try:
                 n_read = os.readv(self._pipe, [left])
             except BlockingIOError:
                 continue
             if n_read == 0:
-                raise DeviceError(f"{self.shown}: {self._ended()}{self._said()}")
+                raise DeviceError(f"{self.shown}: {child.last_words('wrote half a picture and closed its pipe')}")
             left = left[n_read:]
         self._limit_s = self._next_s
         return as_bgr(picture)
 
-    def _wait(self, seconds: float) -> bool:
+    def _wait(self, child: TiedChild, seconds: float) -> bool:
         """Wait for bytes of a picture; keeps what the child says meanwhile."""
-        if self._child is None:
-            raise DeviceError(f"{self.shown}: not open")
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        if not self._child.stdout.closed:  # type: ignore[union-attr]
-            poll.register(self._child.stdout, select.POLLIN)  # type: ignore[arg-type]
+        if child.log is not None:
+            poll.register(child.log, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(1000 * seconds)]
         if any(descriptor != self._pipe for descriptor in ready):
-            self._listen()
+            child.read_log()
         return self._pipe in ready
-
-    def _listen(self) -> None:
-        output = self._child.stdout  # type: ignore[union-attr]
-        data = output.read(4096)  # type: ignore[union-attr]
-        if data == b"":
-            output.close()  # type: ignore[union-attr]
-        *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
-        self._rest = self._rest[-4096:]
-        self._lines.extend(line.decode("utf-8", "replace").strip() for line in lines if line.strip())
-
-    def _ended(self) -> str:
-        """How the child ended; waits for it a moment, and for its last words."""
-        child = self._child
-        assert child is not None
-        try:
-            code = child.wait(_LOOK_S * 5)
-        except subprocess.TimeoutExpired:
-            return "the child wrote half a picture and closed its pipe"
-        while not child.stdout.closed:  # type: ignore[union-attr]
-            before = len(self._rest), len(self._lines)
-            self._listen()
-            if (len(self._rest), len(self._lines)) == before:
-                break  # somebody else holds its stdout
-        name = os.path.basename(self._command[0])
-        return f"{name} was ended by signal {-code}" if code < 0 else f"{name} ended with status {code}"
-
-    def _said(self) -> str:
-        """The child's last words; an error among them is worth more than what follows it."""
-        lines = [*self._lines, self._rest.decode("utf-8", "replace").strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        last = next((line for line in reversed(errors or lines) if line), "")
-        return f": {last[:300]}" if last else ""
 
     def close(self) -> None:
         child, self._child = self._child, None
         pipe, self._pipe = self._pipe, -1
         try:
             if child is not None:
-                _end(child)
+                child.interrupt(_END_S)
+                child.reap(_END_S / 2)
         finally:
             if pipe >= 0:
                 os.close(pipe)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask a child and its group to end, then kill it; reaps it."""
-    try:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGINT)
-            try:
-                child.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
-            os.killpg(child.pid, signal.SIGKILL)  # with what it may have started
-        except ProcessLookupError:
-            pass
-        child.wait(_END_S / 2)
-    except subprocess.TimeoutExpired:  # stuck in the kernel; its parent's end will reap it
-        pass
-    finally:
-        if child.stdout is not None:
-            child.stdout.close()
 
 
 def csi_source(uri: CaptureUri, timing: Timing, width: int, height: int, fit: str, fps: float) -> ChildSource:

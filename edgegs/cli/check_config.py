@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from edgegs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgegs.config import Config
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -45,9 +49,18 @@ def main(args: argparse.Namespace) -> int:
         # Not through the general handler: each line starts with file:line, so that editors can jump there.
         print(error, file=sys.stderr)
         return error.exit_code
+    for key, path in (("scene.path", config.scene.path), ("camera.background", _background(config))):
+        if path is not None and not os.path.exists(path):
+            print(f"{one_line(args.config)}: warning: {key}: there is no {one_line(path)} yet", file=sys.stderr)
     if args.effective:
         text = f"# {one_line(args.config)}: sha256 {config.sha256()}\n{effective(config)}"
     else:
         text = f"{one_line(args.config)}: ok\n"
     sys.stdout.write(text)
     return 0
+
+
+def _background(config: Config) -> Optional[str]:
+    """The file or device behind the scene, if any."""
+    background = config.camera.background
+    return background.uri.path or None if background is not None else None

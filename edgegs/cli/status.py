@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, Dict, List
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
 
-from edgegs.cli.ask import add_options, ask, base_url, foreign
+from edgegs.cli.ask import DEFAULT_URL, MAX_BYTES, add_options, ask, base_url, foreign
+from edgegs.errors import DeviceError, EdgegsError
+from edgegs.files import read_regular
 from edgegs.findings import one_line
+
+#: Where systemd's RuntimeDirectory of the service lies; and how old what it left there may be, seconds.
+SERVICE_FOLDER, FRESH_S = "/run/edgegs", 30.0
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "status",
         help="show what a running edgegs draws, how fast, how warm, and its outputs",
-        description="Asks a running edgegs, at its mjpeg: output.",
+        description="Asks a running edgegs, at its mjpeg: output; without one, reads what the service leaves in "
+        "/run/edgegs.",
         epilog="exit codes: 0 it answered, 69 it is not running, 77 a token is needed or wrong",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object: all that it says")
@@ -23,9 +32,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    answer = ask(args, "/status")
     try:
-        status = json.loads(answer.body.decode("utf-8"))
+        body = ask(args, "/status").body
+    except DeviceError:
+        left = _left_by_service() if args.url == DEFAULT_URL else None
+        if left is None:
+            raise
+        body = left
+    try:
+        status = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         status = None
     if not isinstance(status, dict):
@@ -35,6 +50,19 @@ def main(args: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{name:<12} {one_line(text)}".rstrip() for name, text in lines(status)))
     return 0
+
+
+def _left_by_service() -> Optional[bytes]:
+    """What a running service without a port of its own leaves every few seconds; None where there is none."""
+    for folder in (os.environ.get("RUNTIME_DIRECTORY", ""), SERVICE_FOLDER):
+        path = os.path.join(folder, "status.json")
+        try:
+            fresh = time.time() - os.stat(path).st_mtime < FRESH_S
+            if folder and fresh:
+                return read_regular(Path(path), MAX_BYTES, "status")
+        except (OSError, EdgegsError):
+            continue
+    return None
 
 
 def lines(status: Dict[str, Any]) -> List[List[str]]:
@@ -50,6 +78,8 @@ def lines(status: Dict[str, Any]) -> List[List[str]]:
 
     counts = [(_number(status, f"n_{what}"), what) for what in ("splats", "visible", "instances")]
     splats = [f"{n:.0f} {what}" for n, what in counts if n is not None]
+    not_ready = _text(status, "not_ready")
+    tell("state", _text(status, "state"), "not ready: " + not_ready if not_ready else "")
     tell("scene", _text(status, "scene"), *splats)
     tell("drawn by", _text(status, "backend"), _text(status, "device"), _text(status, "variant"))
     size = [_number(status, side) for side in ("width", "height")]

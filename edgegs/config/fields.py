@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import re
@@ -71,6 +72,11 @@ def frozen_list(value: Any) -> Any:
 def _host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", value):
         raise problem("not the name or the address of a machine", "write a name such as lobby.example.org")
+    if re.fullmatch(r"[0-9.]+", value) or ":" in value:
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            raise problem("is no IP address", "write one such as 192.168.1.5") from None
     return value
 
 

@@ -35,6 +35,7 @@ from edgegs.config.fields import (
 )
 from edgegs.config.masking import mask_text, masked
 from edgegs.config.tree import FLOAT
+from edgegs.sinks.uri import OutputUri
 
 
 class Scene(Section):
@@ -82,12 +83,14 @@ class Render(Section):
 #: Kinds of outputs (``OutputUri.kind``) that have an option; those not listed belong to all.
 _VIDEO = ("video", "rtp", "rtsp-server", "rtsp-client")
 _OPTION_KINDS: Dict[str, Tuple[str, Tuple[str, ...]]] = {
+    "min_free_mb": ("file: outputs", ("video", "frames", "image")),
     "quality": ("mjpeg: and .jpg outputs", ("mjpeg", "image", "frames")),
     "max_clients": ("mjpeg: outputs", ("mjpeg",)),
     "hosts": ("mjpeg: outputs", ("mjpeg",)),
     "rotation_deg": ("display: outputs", ("display",)),
     "overlay": ("display: outputs", ("display",)),
     "x_display": ("display: outputs", ("display",)),
+    "keys": ("display: outputs", ("display",)),
     "pixel_format": ("v4l2: outputs", ("v4l2",)),
     "encoder": ("videos, rtp: and rtsp: outputs", _VIDEO),
     "bitrate_kbps": ("videos, rtp: and rtsp: outputs", _VIDEO),
@@ -107,12 +110,14 @@ class Output(Section):
     required: bool = False
     name: Optional[Name] = None
     fps: Optional[Annotated[float, Field(gt=0, le=1000)]] = None
+    min_free_mb: Optional[Annotated[int, Field(ge=1, le=10**7)]] = None
     quality: Optional[Annotated[int, Field(ge=1, le=100)]] = None
     max_clients: Optional[Annotated[int, Field(ge=1, le=64)]] = None
     hosts: Optional[Annotated[Tuple[Host, ...], BeforeValidator(frozen_list), Field(max_length=64)]] = None
     rotation_deg: Optional[Literal[0, 90, 180, 270]] = None
     overlay: Optional[bool] = None
     x_display: Optional[XDisplay] = None
+    keys: Optional[bool] = None
     pixel_format: Optional[Literal["yuyv", "i420"]] = None
     encoder: Optional[Literal["auto", "nvv4l2h264enc", "omxh264enc", "x264enc", "opencv"]] = None
     bitrate_kbps: Optional[Annotated[int, Field(ge=50, le=200_000)]] = None
@@ -135,6 +140,8 @@ class Output(Section):
             if self.uri.kind not in kinds or (key == "quality" and not self.uri.is_jpeg):
                 words = {"quality": "have a quality"}.get(key, f"have {key}")
                 raise problem(f"only {who} {words}", "remove it", key)
+        if self.encoder not in (None, "auto", "opencv") and self.uri.path.lower().endswith(".avi"):
+            raise problem("an .avi cannot hold H.264", "write auto, or name the file .mkv or .mp4", "encoder")
         if self.encoder == "opencv" and self.uri.kind != "video":
             raise problem("OpenCV's own codecs write files only", "write auto, or an H.264 encoder's name", "encoder")
         return self
@@ -154,6 +161,7 @@ class Log(Section):
     max_mb: Annotated[int, Field(ge=1, le=10**7)] = 256
     rotate_mb: Annotated[int, Field(ge=1, le=10**5)] = 16
     flush_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    min_free_mb: Annotated[int, Field(ge=0, le=10**7)] = 64
 
     @model_validator(mode="after")
     def _fits(self) -> Log:
@@ -204,6 +212,7 @@ def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> 
     """
     problems: List[Tuple[str, str, str]] = []
     seen: Dict[str, int] = {}
+    listening: List[Tuple[int, OutputUri]] = []
     for i, output in enumerate(outputs):
         if output is None:
             continue
@@ -216,9 +225,22 @@ def check_outputs(outputs: Sequence[Optional[Output]], http: Optional[Http]) -> 
         names = {output.label} if may_repeat else {output.label, uri.text}
         same = [seen[name] for name in sorted(names) if name in seen]
         if same:
-            problems.append((key, f"the same as outputs.{same[0]}", "remove it, or give it a name of its own"))
+            alike = uri.text in seen and not may_repeat
+            advice = "remove it" if alike else "give it a name of its own"
+            problems.append((key, f"the same as outputs.{same[0]}", advice))
+        elif uri.listens:
+            taken = [j for j, other in listening if other.port == uri.port and _overlap(other.host, uri.host)]
+            if taken:
+                text = f"listens at port {uri.port}, as outputs.{taken[0]} does"
+                problems.append((key, text, "give it another port"))
+            listening.append((i, uri))
         seen.update((name, i) for name in names)
     return problems
+
+
+def _overlap(host: str, other: str) -> bool:
+    everywhere = ("", "0.0.0.0", "::")
+    return host == other or host in everywhere or other in everywhere
 
 
 def check_camera(camera: Optional[Camera], outputs: Sequence[Optional[Output]]) -> List[Tuple[str, str, str]]:

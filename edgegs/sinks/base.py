@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Tuple
+from typing import Any, ClassVar, Optional, Tuple
 
 from edgegs.errors import ConfigError
 from edgegs.frame import Frame
@@ -21,11 +21,13 @@ class Sink(abc.ABC):
         OPTIONS: names of the keyword arguments of ``from_uri``.
         live: whether people watch it now, so that it shows a placeholder while a scene loads. What is kept (files)
             never holds one.
+        stall_s: a call that takes longer is taken for hanging, and interrupted; seconds.
         queue: frames that a runner may hold for this sink. 1: the newest replaces the one before it.
     """
 
     OPTIONS: ClassVar[Tuple[str, ...]] = ()
     live: ClassVar[bool] = False
+    stall_s: ClassVar[float] = 10.0
     queue: int = 1
 
     def __init__(self, uri: str) -> None:
@@ -46,8 +48,11 @@ class Sink(abc.ABC):
         """
 
     @abc.abstractmethod
-    def write(self, frame: Frame) -> None:
+    def write(self, frame: Frame) -> Optional[bool]:
         """Deliver one frame, of the size given to ``open``. Returns when the frame has left edgegs' hands.
+
+        Returns:
+            False when the frame was left out, because the output's own rate is lower than that of the frames.
 
         Raises:
             OutputError, OSError: the output is gone; the runner closes it and opens it again.

@@ -4,7 +4,8 @@
 
 The picture keeps its aspect ratio; bars beside it are black. The cursor is hidden. Keys: "o" shows and hides the
 overlay (frames a second, watts, degrees); every other one is passed on, with drags and the wheel ("q" and the space
-bar mean something to the daemon, nothing to the window).
+bar mean something to the daemon, nothing to the window). Where anybody can reach the keyboard, ``keys: false`` makes
+the window deaf to all of them.
 
 The window lives in a process of its own (``display_child``, ``display_window``), because OpenCV's Qt ends its process
 when there is no X server, or no longer. So every failure is an error here, which says why, and the runner tries
@@ -46,12 +47,13 @@ class DisplaySink(Sink):
     Options:
         rotation_deg: 0, 90, 180 or 270: the picture turned clockwise, for a monitor that is mounted turned.
         overlay: whether the overlay is shown at first.
+        keys: False: neither keys nor drags nor the wheel do anything, "o" included.
         x_display: the X server, such as ":0"; None for the environment's DISPLAY.
         status: returns the daemon's status, of which the overlay shows ``fps``, ``power_w`` and ``temp_c``.
         on_input: called, from a thread of this sink, with what people do at the window. It must not wait.
     """
 
-    OPTIONS = ("rotation_deg", "overlay", "x_display", "status", "on_input")
+    OPTIONS = ("rotation_deg", "overlay", "keys", "x_display", "status", "on_input")
     live = True
 
     def __init__(
@@ -61,6 +63,7 @@ class DisplaySink(Sink):
         *,
         rotation_deg: int = 0,
         overlay: bool = False,
+        keys: bool = True,
         x_display: Optional[str] = None,
         status: Optional[Callable[[], Dict[str, Any]]] = None,
         on_input: Optional[Callable[[InputEvent], None]] = None,
@@ -68,11 +71,13 @@ class DisplaySink(Sink):
         super().__init__(uri)
         if isinstance(rotation_deg, bool) or rotation_deg not in (0, 90, 180, 270):
             raise ConfigError(f"output {uri}: rotation_deg is {rotation_deg!r}; expected 0, 90, 180 or 270")
-        if not isinstance(overlay, bool):
-            raise ConfigError(f"output {uri}: overlay is {overlay!r}; expected true or false")
+        for name, value in (("overlay", overlay), ("keys", keys)):
+            if not isinstance(value, bool):
+                raise ConfigError(f"output {uri}: {name} is {value!r}; expected true or false")
         if x_display is not None and not (isinstance(x_display, str) and ":" in x_display):
             raise ConfigError(f'output {uri}: x_display is {x_display!r}; expected an X server, such as ":0"')
         self._index, self._rotation_deg, self._x_display = index, int(rotation_deg), x_display
+        self._keys = keys
         self._overlay = overlay  # as it is now: it outlives the window
         self._status, self._on_input = status, on_input
         self._child: Optional[WindowProcess] = None
@@ -92,6 +97,7 @@ class DisplaySink(Sink):
             "height": height,
             "rotation_deg": self._rotation_deg,
             "overlay": self._overlay,
+            "keys": self._keys,
             "drm_root": DRM_ROOT,
         }
         self._size, self._told_at = (width, height), float("-inf")

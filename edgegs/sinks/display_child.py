@@ -12,17 +12,17 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any, Callable, Deque, Dict
 
 import numpy as np
 
+from edgegs.findings import python_command, python_environment
 from edgegs.sinks.display_window import SLOTS
 
 _log = logging.getLogger("edgegs.sinks")
+_START = "from edgegs.sinks.display_window import start; start()"
 #: What a process gets to end in peace, and to be gone after a kill, seconds.
 _PEACE_S, _GONE_S = 1.0, 2.0
 
@@ -61,15 +61,14 @@ class WindowProcess:
             self._control = ours
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "edgegs.sinks.display_window",
-                     str(theirs.fileno()), str(memory), str(os.getpid())],
+                    python_command(_START, str(theirs.fileno()), str(memory), str(os.getpid())),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(), memory),
-                    env=_environment(display),
+                    env=dict(python_environment(), DISPLAY=display),
                     start_new_session=True,  # Ctrl+C ends edgegs, which then closes the window
-                )  # fmt: skip
+                )
             except BaseException:
                 ours.close()
                 raise
@@ -213,11 +212,6 @@ def _memory(size: int) -> int:
         os.unlink(path)
     os.ftruncate(descriptor, size)
     return descriptor
-
-
-def _environment(display: str) -> Dict[str, str]:
-    paths = [str(Path(__file__).resolve().parent.parent.parent), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ, DISPLAY=display, PYTHONPATH=os.pathsep.join(path for path in paths if path))
 
 
 def _signal_name(number: int) -> str:

@@ -83,7 +83,7 @@ class Window:
     """The window and what happens to it.
 
     Args:
-        settings: display, index, width, height, rotation_deg, overlay, drm_root (see ``DisplaySink``).
+        settings: display, index, width, height, rotation_deg, overlay, keys, drm_root (see ``DisplaySink``).
     """
 
     def __init__(self, settings: Dict[str, Any], control: socket.socket, memory: int) -> None:
@@ -266,6 +266,8 @@ class Window:
     # ---- what people do ---------------------------------------------------------------------------------
 
     def _input(self, events: List[x11.Event]) -> None:
+        if not self._settings["keys"]:
+            return
         for message in self._inputs.messages(events, self._x.keyboard, self._side()):
             if message.get("key") == "o":
                 self._overlay_on = not self._overlay_on
@@ -366,7 +368,8 @@ def main(arguments: List[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """The whole program; does not return."""
     status = main(sys.argv[1:])
     sys.stderr.flush()
     os._exit(status)  # without Qt's own tidying up, which may wait for a server that is gone

@@ -46,7 +46,7 @@ INSTALL = (
 )
 INSTALL_SERVER = "sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0"
 #: The first call after an installation reads every plug-in: many seconds on a Nano.
-_INSPECT_S = 30.0
+INSPECT_S = 30.0
 #: An answer "not there" is believed for so long: whoever installs what was missing need not restart edgegs.
 _ABSENT_S = 30.0
 
@@ -210,11 +210,11 @@ def _run(command: Sequence[str], absent: str) -> Optional[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_INSPECT_S,
+            timeout=INSPECT_S,
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
-        return f"{os.path.basename(command[0])} does not answer within {_INSPECT_S:g} s"
+        return f"{os.path.basename(command[0])} does not answer within {INSPECT_S:g} s"
     except OSError as error:
         return f"{command[0]} does not run: {error.strerror}"
     if done.returncode == 0:

@@ -9,6 +9,9 @@ working directory. A missing folder is created only when the folder above it exi
 means that a disk is not mounted, and the recording must not fill the system's disk instead; the runner
 tries again until it is there.
 
+A file's own name may not be a symbolic link: what is recorded would come to lie beside the link, on another disk than
+the one that it leads to. Links to folders are followed.
+
 What was recorded is never overwritten. An older video of the same name is renamed to the next free
 ``out.1.mkv``, ``out.2.mkv`` …, and comes back to its name when the new one ends without a frame; numbered
 pictures go on after the highest number that is there. Below ``min_free_mb`` of free space writing stops
@@ -38,11 +41,12 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import cv2
 import numpy as np
 
+from edgegs import files
 from edgegs.errors import AccessError, ConfigError, DeviceError, EdgegsError, OutputError
 from edgegs.frame import Frame
 from edgegs.sinks import encoders
 from edgegs.sinks.base import Sink, check_int
-from edgegs.sinks.h264 import FileWriter, Settings, Slots
+from edgegs.sinks.h264 import CALL_S, FileWriter, Settings, Slots
 from edgegs.sinks.pictures import encode
 from edgegs.sinks.uri import OutputUri, split_frame_number
 
@@ -100,6 +104,13 @@ class FileSink(Sink):
         with self._os_errors(f"cannot create folder {folder}", "; create it, or mount its disk"):
             if not folder.is_dir():
                 folder.mkdir(exist_ok=True)
+            if os.path.islink(str(self.path)):
+                target = os.path.join(str(folder), os.readlink(str(self.path)))
+                gone = "" if os.path.exists(target) else ", which is not there (is its disk mounted?)"
+                raise OutputError(
+                    f"output {self.uri}: {self.path} is a symbolic link to {target}{gone}; name that file, "
+                    "or remove the link"
+                )
         if self.path.is_dir():
             raise OutputError(f"output {self.uri}: {self.path} is a folder; name a file")
         if os.statvfs(str(folder)).f_flag & os.ST_RDONLY:
@@ -133,9 +144,10 @@ class FileSink(Sink):
             raise kind(f"output {self.uri}: {doing}: {why}{advice}") from error
 
 
-
 class VideoSink(FileSink):
     """A video: H.264 through GStreamer, or what OpenCV's own FFmpeg writes."""
+
+    stall_s = CALL_S
 
     def __init__(
         self,
@@ -162,6 +174,7 @@ class VideoSink(FileSink):
         self._writer: Optional[Any] = None  # a FileWriter or a cv2.VideoWriter
         self._said_why = False
         self._older: Optional[Path] = None  # where an older video of this name was moved
+        self._made = False  # whether the file of this name is ours
         self._frames = 0
         self._fps = 0.0
         self._slots = Slots(1.0)
@@ -170,32 +183,31 @@ class VideoSink(FileSink):
         self._prepare()
         with self._os_errors(f"cannot move the older {self.path} aside"):
             self._older = self._move_aside()
-        self._frames = 0
+        self._frames, self._made = 0, False
         self._fps = fps
         self._slots = Slots(fps)
         try:
-            if not self._by_opencv:
-                self._writer = self._open_h264(width, height)
+            with self._os_errors(f"cannot write {self.path}"):
+                # "x": a file that has appeared meanwhile, or a link, is neither written over nor taken back
+                with open(str(self.path), "x+b", buffering=0) as file:
+                    self._made = True
+                    if not self._by_opencv:
+                        self._writer = self._open_h264(width, height, file.fileno())
             if self._writer is None:
                 self._writer = self._open_opencv(width, height)
         except (EdgegsError, OSError):
             self._take_back()
             raise
 
-    def _open_h264(self, width: int, height: int) -> Optional[FileWriter]:
+    def _open_h264(self, width: int, height: int, descriptor: int) -> Optional[FileWriter]:
         """None where OpenCV is to write the video because GStreamer cannot."""
         wanted = self._h264.encoder
         try:
             video = self._h264.video(width, height, self._fps, encoders.choose(wanted))
-            with self._os_errors(f"cannot write {self.path}"):
-                # "x": a file that has appeared meanwhile, or a link, is not written over
-                with open(str(self.path), "x+b", buffering=0) as file:
-                    writer = FileWriter(video, self.path.suffix.lower(), file.fileno())
+            writer = FileWriter(video, self.path.suffix.lower(), descriptor)
         except DeviceError as error:
             if wanted != "auto":
                 raise DeviceError(f"output {self.uri}: {error}") from error
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
             if not self._said_why:
                 self._said_why = True
                 _log.info("output %s: not H.264 but OpenCV's %s: %s", self.uri, self._codecs[0], error)
@@ -225,22 +237,24 @@ class VideoSink(FileSink):
             )
         )
 
-    def write(self, frame: Frame) -> None:
+    def write(self, frame: Frame) -> bool:
         if self._writer is None:
             raise OutputError(f"output {self.uri}: not open")
         with self._os_errors(f"cannot write {self.path}"):
             self._check_space()
         if not self.path.exists():
             raise OutputError(f"output {self.uri}: the file is gone (deleted, or its disk removed)")
-        for _ in range(self._slots.copies(frame.t_mono_ns)):
+        copies = self._slots.copies(frame.t_mono_ns)
+        for _ in range(copies):
             try:
                 self._writer.write(frame.image)
             except OutputError as error:
                 raise self._named(error) from error
             self._frames += 1
+        return copies > 0
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
+        writer = self._writer  # kept until it has let go: ``interrupt`` must reach one that hangs
         if writer is None:
             return
         failure: Optional[OutputError] = None
@@ -251,6 +265,7 @@ class VideoSink(FileSink):
                 writer.release()
         except OutputError as error:
             failure = self._named(error)
+        self._writer = None
         size = self.path.stat().st_size if self.path.exists() else 0
         # An encoder that fails at its first frame, again and again, must not leave a file each time.
         if self._frames == 0 or size == 0 or (failure is not None and size < _HEADERS):
@@ -270,7 +285,7 @@ class VideoSink(FileSink):
         return error if text.startswith("output ") else OutputError(f"output {self.uri}: {text}")
 
     def _move_aside(self) -> Optional[Path]:
-        if not self.path.exists():
+        if not os.path.lexists(str(self.path)):
             return None
         pattern = re.compile(re.escape(self.path.stem) + r"\.([0-9]+)" + re.escape(self.path.suffix))
         numbers = [int(m.group(1)) for m in map(pattern.fullmatch, os.listdir(str(self.path.parent))) if m]
@@ -279,12 +294,14 @@ class VideoSink(FileSink):
         return older
 
     def _take_back(self) -> None:
-        """Undo an open that led to no frame."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
-        if self._older is not None:
-            os.rename(str(self._older), str(self.path))
-            self._older = None
+        """Undo an open that led to no frame. What others have put in this place stays."""
+        if self._made:
+            self._made = False
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        older, self._older = self._older, None
+        if older is not None and not os.path.lexists(str(self.path)):
+            os.rename(str(older), str(self.path))
 
 
 class PictureSink(FileSink):
@@ -304,13 +321,7 @@ class PictureSink(FileSink):
         with self._os_errors(f"cannot write {path}"):
             self._check_space()
             temporary = path.with_name(f".{path.name}.part")
-            try:
-                temporary.write_bytes(encode(image, path.suffix, self._quality))
-                os.replace(str(temporary), str(path))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+            files.replace(str(path), encode(image, path.suffix, self._quality), str(temporary))
 
 
 class NumberedSink(PictureSink):

@@ -16,6 +16,8 @@ from edgegs.sinks.gst_pipeline import Video
 
 #: Seconds until a child must be ready: GStreamer's first start on a board reads all its plug-ins.
 START_S = 30.0
+#: Seconds that a whole call may last: an opening, with the look-up of encoders before it, is the longest.
+CALL_S = encoders.INSPECT_S + START_S + 5.0
 #: A disk may be slow: seconds without progress after which the child of a file counts as stalled.
 FILE_STALL_S = 8.0
 #: Seconds to encode and write what is left at the end of a file.

@@ -170,17 +170,36 @@ function drawStages(stages) {
   dropOthers($("stages"), names);
 }
 
+/* A row with a name, a state, a line of detail and an error: what outputs and inputs look like. */
+function partRow(parent, key) {
+  return rowOf(parent, key, () => {
+    const made = element("div", "output");
+    made.setAttribute("role", "listitem");
+    made.append(...["uri", "state", "detail", "error"].map((name) => element("span", name)));
+    return made;
+  });
+}
+
+function drawInputs(camera, background) {
+  const inputs = [];
+  if (camera && camera.link) inputs.push([camera.source, camera.link, camera.state, camera.last_error]);
+  if (background) inputs.push([background.uri, background.state, count(background.frames) + " pictures", background.last_error]);
+  show("inputs-section", inputs.length > 0);
+  for (const [name, link, words, fault] of inputs) {
+    const [uri, state, detail, error] = partRow($("inputs"), name).children;
+    uri.textContent = uri.title = name;
+    state.textContent = state.dataset.state = link;
+    detail.textContent = words || "";
+    error.textContent = fault || "";
+  }
+  dropOthers($("inputs"), inputs.map((input) => input[0]));
+}
+
 function drawOutputs(outputs) {
   show("outputs-section", outputs.length > 0);
   const keys = outputs.map((output, index) => index + " " + output.uri);
   outputs.forEach((output, index) => {
-    const row = rowOf($("outputs"), keys[index], () => {
-      const made = element("div", "output");
-      made.setAttribute("role", "listitem");
-      const parts = ["uri", "state", "detail", "error"].map((name) => element("span", name));
-      made.append(...parts);
-      return made;
-    });
+    const row = partRow($("outputs"), keys[index]);
     const [uri, state, detail, error] = row.children;
     uri.textContent = output.name || output.uri;
     uri.title = output.uri;
@@ -221,6 +240,7 @@ function draw(status) {
   show("throttle", throttle.length > 0);
   $("throttle").textContent = "Throttled: " + throttle.join(", ");
   drawOutputs(Array.isArray(status.outputs) ? status.outputs : []);
+  drawInputs(status.camera, status.background);
   $("scene").textContent = status.scene ? String(status.scene).split("/").pop() : "";
   $("scene").title = status.scene || "";
   if (status.width && status.height) { picture.width = status.width; picture.height = status.height; }
@@ -349,8 +369,9 @@ async function poll() {
     delete document.body.dataset.stale;
     stillFor = status.frames === lastFrames ? stillFor + 1 : 0;
     lastFrames = status.frames;
-    if (!(status.frames > 0)) link("wait", "waiting for the first frame");
+    if (!(status.frames > 0)) link("wait", status.state || "waiting for the first frame");
     else if (stillFor >= 3) link("still", "no new frame for " + stillFor + " s");
+    else if (status.not_ready) link("still", "not ready: " + status.not_ready);
     else link("live", "live");
     draw(status);
     if (looksBack) learn(told, status);

@@ -41,8 +41,16 @@ class Clock:
         return time.monotonic()
 
     def wait(self, condition: threading.Condition, timeout: float) -> None:
-        """Wait on ``condition`` (held by the caller) until notified or ``timeout`` seconds have passed."""
-        condition.wait(timeout)
+        """Let go of ``condition`` (held by the caller) for a while, at most ``timeout`` seconds.
+
+        Not ``condition.wait``, whose time-outs follow the wall clock before Python 3.11: setting that back by an hour
+        would keep an output down for as long.
+        """
+        condition.release()
+        try:
+            time.sleep(min(timeout, 0.1))
+        finally:
+            condition.acquire()
 
 
 class SinkRunner:
@@ -55,7 +63,8 @@ class SinkRunner:
         fps: nominal frames a second, for outputs that must say so beforehand.
         required: passed through to ``status``: whether the daemon depends on this output.
         backoff_s: first and longest wait between attempts to open, seconds.
-        stall_s: a call to the sink that takes longer is reported as ``failed``, and interrupted once.
+        stall_s: a call to the sink that takes longer is reported as ``failed``, and interrupted once; None for the
+            sink's own.
     """
 
     def __init__(
@@ -67,7 +76,7 @@ class SinkRunner:
         *,
         required: bool = False,
         backoff_s: Tuple[float, float] = (1.0, 30.0),
-        stall_s: float = 10.0,
+        stall_s: Optional[float] = None,
         clock: Optional[Clock] = None,
     ) -> None:
         self.sink = sink
@@ -77,10 +86,10 @@ class SinkRunner:
         self.first_delivery = threading.Event()
         self.fps = fps
         self._width, self._height = width, height
-        self._stall_s = stall_s
+        self._stall_s = sink.stall_s if stall_s is None else stall_s
         self._clock = clock or Clock()
         self._backoff = Backoff(*backoff_s)
-        self._limiter = LogLimiter()
+        self._limiter, self._fall_limiter = LogLimiter(), LogLimiter(burst=5, period_s=30.0)
         self._said_up = False
         self._thread = threading.Thread(target=self._run, name="edgegs-sink " + sink.uri, daemon=True)
         self._attempted = threading.Event()
@@ -233,7 +242,7 @@ class SinkRunner:
                 break
             try:
                 with self._call():
-                    self.sink.write(self._fit(frame))
+                    taken = self.sink.write(self._fit(frame))
             except Exception as error:
                 failure = error
                 with self._changed:
@@ -242,7 +251,10 @@ class SinkRunner:
                 if frame.placeholder:
                     continue  # shown, but no delivery: an output is ready when the scene is on it
                 with self._changed:
-                    self._written += 1
+                    if taken is False:
+                        self._dropped["rate"] = self._dropped.get("rate", 0) + 1
+                    else:
+                        self._written += 1
                     self._last_write = self._clock.now()
                 self.first_delivery.set()
         closing = self._close()
@@ -321,11 +333,14 @@ class SinkRunner:
             self._say_down("interrupt: " + self._text(error))
 
     def _say_down(self, text: str) -> None:
-        """Log that the output is down; a flapping one is logged a few times, then once a minute.
+        """Log that the output is down; one that stays down is logged a few times, then once a minute.
 
-        "up" is logged only after a "down" that was, so that the log never ends on the wrong one for long.
+        "up" is logged only after a "down" that was, so that the log never ends on the wrong one for long. The first
+        "down" after an "up" has an allowance of its own.
         """
-        unsaid = self._limiter.allow(self._clock.now())
+        with self._changed:  # the render loop says so of a hanging call, the output's own thread of a failed one
+            limiter = self._fall_limiter if self._said_up else self._limiter
+            unsaid = limiter.allow(self._clock.now())
         if unsaid is not None:
             self._said_up = False
             more = f" ({unsaid} more like this not logged)" if unsaid else ""

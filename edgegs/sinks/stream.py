@@ -11,7 +11,8 @@ address of a trusted network (``rtsp://@192.168.1.5:8554/live``), or publish to 
 An empty host means every IPv4 address.
 
 RTP time stamps follow the wall clock: each frame is stamped when it reaches the child, however irregularly frames
-come. Published streams count frames of the nominal rate instead; a late frame is repeated to fill the time before it.
+come. Published streams count frames of the nominal rate instead; a late frame is repeated to fill the time before it,
+and one beyond that rate is left out.
 The key-frame interval is counted in frames of the nominal rate: at half the rate it lasts twice as long elsewhere.
 4:2:0 colour needs an even size: the last row or column of an odd one is not sent.
 
@@ -22,6 +23,7 @@ starts another. How to receive each of them: docs/streams.md.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import time
 from pathlib import Path
@@ -34,15 +36,21 @@ from edgegs.frame import Frame
 from edgegs.sinks import encoders, gst_pipeline
 from edgegs.sinks.base import Sink
 from edgegs.sinks.gst_child import Child
-from edgegs.sinks.h264 import START_S, Settings, Slots, empty_i420, launch, to_i420
-from edgegs.sinks.uri import OutputUri
+from edgegs.sinks.h264 import CALL_S, START_S, Settings, Slots, empty_i420, launch, to_i420
+from edgegs.sinks.uri import OutputUri, is_loopback
 
-#: Seconds without progress after which a child counts as stalled; below the time after which a runner complains.
+_log = logging.getLogger("edgegs.sinks")
+
+#: Seconds without progress after which a child counts as stalled.
 STALL_S = 5.0
 #: Seconds that a child has to say good-bye to its server.
 FINISH_S = 2.0
-#: Seconds until a server to publish to must have answered.
+#: Seconds until a server to publish to must have answered; below ``CALL_S``, so that the reason can be given.
 CONNECT_S = 10.0
+#: … and so long to be reached at all.
+REACH_S = 5.0
+#: A viewer over TCP that takes nothing for so many seconds loses its connection to the RTSP server.
+VIEWER_STALL_S = 5.0
 #: What gst-launch-1.0 prints when a pipeline plays.
 _CLOCK = "New clock"
 _SERVER = Path(__file__).with_name("rtsp_server.py")
@@ -59,6 +67,7 @@ class StreamSink(Sink):
 
     OPTIONS = ("encoder", "bitrate_kbps", "keyframe_interval_s")
     live: ClassVar[bool] = True
+    stall_s: ClassVar[float] = CALL_S
 
     def __init__(
         self,
@@ -72,6 +81,7 @@ class StreamSink(Sink):
         self._settings = Settings(uri.text, encoder, bitrate_kbps, keyframe_interval_s)
         self._child: Optional[Child] = None
         self._yuv: Optional[np.ndarray] = None
+        self._warned = False
         self._slots: Optional[Slots] = None  # of a stream whose time is counted in frames
 
     @classmethod
@@ -95,6 +105,7 @@ class StreamSink(Sink):
         if uri.kind == "rtp":
             pipeline = gst_pipeline.rtp(video, _resolve(uri.host, uri.port), uri.port)
         else:
+            check_answers(uri.host, uri.port)
             pipeline = gst_pipeline.rtsp_client(video, uri.host, uri.port, uri.name)
         self._child = launch(pipeline, STALL_S)
         if uri.kind == "rtsp-client":
@@ -120,24 +131,32 @@ class StreamSink(Sink):
     def _serve(self, video: gst_pipeline.Video) -> None:
         uri = self._parts
         address = uri.host or "0.0.0.0"
+        if not self._warned and not is_loopback(address):
+            self._warned = True
+            _log.warning("output %s: whoever reaches this port can watch; let a firewall decide", self.uri)
         check_listen(address, uri.port)
         media = gst_pipeline.rtsp_media(video)
         encoders.need(gst_pipeline.elements(media))
         python = encoders.rtsp_python()
-        command: List[str] = [python, "-I", str(_SERVER), address, str(uri.port), uri.name, str(video.frame_bytes)]
-        self._child = Child([*command, *media], "the RTSP server", STALL_S)
+        numbers = [str(video.frame_bytes), str(VIEWER_STALL_S)]
+        command: List[str] = [python, "-I", str(_SERVER), address, str(uri.port), uri.name, *numbers, *media]
+        self._child = Child(command, "the RTSP server", STALL_S)
         self._child.wait_said("edgegs-rtsp: ready", START_S)
 
-    def write(self, frame: Frame) -> None:
+    def write(self, frame: Frame) -> Optional[bool]:
         child, yuv = self._child, self._yuv
         if child is None or yuv is None:
             raise OutputError(f"output {self.uri}: not open")
         try:
+            copies = 1 if self._slots is None else self._slots.copies(frame.t_mono_ns)
+            if copies == 0:
+                return False
             data = to_i420(frame.image, yuv)
-            for _ in range(1 if self._slots is None else self._slots.copies(frame.t_mono_ns)):
+            for _ in range(copies):
                 child.feed(data)
         except OutputError as error:
             raise OutputError(f"output {self.uri}: {error}") from error
+        return None
 
     def close(self) -> None:
         child = self._child
@@ -160,6 +179,18 @@ class StreamSink(Sink):
         self._yuv = None
         if child is not None:
             child.reap()
+
+
+def check_answers(host: str, port: int) -> None:
+    """Find out why a server cannot be reached, before GStreamer says it in words of its own; raises DeviceError."""
+    try:
+        socket.create_connection((host, port), timeout=REACH_S).close()
+    except socket.gaierror as error:
+        raise DeviceError(f"{host} is not a known machine: {error.strerror}") from error
+    except ConnectionRefusedError as error:
+        raise DeviceError(f"nothing listens at {host}:{port}; is the RTSP server running?") from error
+    except OSError as error:
+        raise DeviceError(f"{host}:{port} cannot be reached: {error.strerror or 'no answer'}") from error
 
 
 def check_listen(address: str, port: int) -> None:

@@ -86,6 +86,11 @@ class OutputUri:
         return self.scheme == "file"
 
     @property
+    def listens(self) -> bool:
+        """Whether this output takes a TCP port of this machine for itself."""
+        return self.kind == "rtsp-server" or (self.kind == "mjpeg" and self.port != 0)
+
+    @property
     def needs_token(self) -> bool:
         """Whether other machines can ask this output over HTTP."""
         return self.kind == "mjpeg" and not is_loopback(self.host)

@@ -27,7 +27,6 @@ import fcntl
 import logging
 import os
 import re
-import select
 from fractions import Fraction
 from typing import Any, Dict, NoReturn, Optional, Type
 
@@ -42,9 +41,6 @@ from edgegs.sinks.base import Sink
 from edgegs.sinks.uri import OutputUri
 
 _log = logging.getLogger("edgegs.sinks")
-
-#: How long a device may refuse a frame with EAGAIN, milliseconds.
-_AGAIN_MS = 1000
 
 
 class I420:
@@ -161,7 +157,7 @@ class V4l2Sink(Sink):
             raise OutputError(f"output {self.uri}: not open")
         data = self._converter.convert(frame.image)
         try:
-            written = self._write(fd, data)
+            written = os.write(fd, data)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 raise DeviceError(f"output {self.uri}: {self._used_by_others()}") from error
@@ -178,19 +174,9 @@ class V4l2Sink(Sink):
         if fd is not None:
             os.close(fd)
 
-    def _write(self, fd: int, data: memoryview) -> int:
-        try:
-            return os.write(fd, data)
-        except BlockingIOError:
-            # Never from v4l2loopback, whose write does not wait; other output drivers say it when all buffers are full.
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll(_AGAIN_MS)
-            return os.write(fd, data)
-
     def _open_device(self) -> int:
         try:
-            return os.open(self._path, os.O_RDWR)
+            return api.open_node(self._path)
         except OSError as error:
             self._cannot_open(error)
 
@@ -207,6 +193,10 @@ class V4l2Sink(Sink):
             ) from error
         if error.errno == errno.EBUSY:
             raise DeviceError(f"output {self.uri}: {self._used_by_others()}") from error
+        if error.errno == errno.ENOTTY:
+            raise DeviceError(
+                f"output {self.uri}: {self._path} is not a video device; {video.what_there_is()}; {video.how_to_load()}"
+            ) from error
         raise DeviceError(f"output {self.uri}: cannot open {self._path}: {_why(error)}") from error
 
     def _lock(self, fd: int) -> None:

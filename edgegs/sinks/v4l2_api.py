@@ -9,9 +9,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import os
+import stat
 from typing import Any, List, Tuple
 
 U8, U32 = ctypes.c_uint8, ctypes.c_uint32
+
+VIDEO_MAJOR = 81  # of the device numbers of video4linux
 
 CAPTURE, OUTPUT = 1, 2  # V4L2_BUF_TYPE_VIDEO_…
 FIELD_NONE = 1
@@ -138,6 +142,22 @@ S_FMT = _request(3, 5, ctypes.sizeof(Format))
 STREAMON = _request(1, 18, ctypes.sizeof(ctypes.c_int))
 S_PARM = _request(3, 22, ctypes.sizeof(StreamParm))
 ENUM_FRAMESIZES = _request(3, 74, ctypes.sizeof(FrmSizeEnum))
+
+
+def open_node(path: str, flags: int = 0) -> int:
+    """Open a video device for reading and writing. Nothing else is opened: with some devices that alone does something
+    (a watchdog starts, and resets the board).
+
+    Args:
+        flags: such as ``os.O_NONBLOCK``.
+
+    Raises:
+        OSError: ENOTTY when this is no video device.
+    """
+    node = os.stat(path)
+    if not stat.S_ISCHR(node.st_mode) or os.major(node.st_rdev) != VIDEO_MAJOR:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY), path)
+    return os.open(path, os.O_RDWR | flags)
 
 
 def call(fd: int, request: int, argument: Any) -> None:

@@ -61,7 +61,7 @@ class Node(NamedTuple):
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
     """The device's file descriptor, closed again at the end. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    fd = api.open_node(path, os.O_NONBLOCK)
     try:
         yield fd
     finally:

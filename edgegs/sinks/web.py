@@ -4,7 +4,7 @@
     /stream.mjpg     endless multipart/x-mixed-replace; /snapshot.jpg: the latest frame
     /status          JSON, what ``status`` returns; /history: the last minutes' figures, what ``history`` returns
     /metrics         what ``metrics`` returns (Prometheus text), when given
-    /healthz         200 while the program works; /readyz: 200 while frames arrive; else 503 with the reason
+    /healthz, /readyz  200, or 503 with the reason why not
 
 Served by the standard library, not by aiohttp: this is the output a first run shows, so it must work with
 the core dependencies alone on an aarch64 board with Python 3.8; it serves a handful of viewers, of which
@@ -19,11 +19,9 @@ nobody. There is no TLS: beyond loopback use a tunnel or a proxy, and a token in
 
 from __future__ import annotations
 
-import collections
 import socket
 import threading
-import time
-from typing import Any, Callable, Deque, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from edgegs.errors import ConfigError
 from edgegs.frame import Frame
@@ -31,9 +29,6 @@ from edgegs.sinks.base import Sink, check_int
 from edgegs.sinks.pictures import encode
 from edgegs.sinks.uri import OutputUri, is_loopback
 from edgegs.sinks.web_server import Site, WebServer
-
-#: Without a frame for so long /readyz says no, seconds.
-_READY_S = 10.0
 
 
 class FrameHub:
@@ -99,14 +94,15 @@ class MjpegSink(Sink):
     """Serves the frames it is given over HTTP.
 
     Options:
-        status: returns the dict behind ``/status``; without one a little is told from the frames themselves.
+        status: returns the dict behind ``/status``; without one the size of the picture is told.
         token: required as ``Authorization: Bearer`` or ``?token=`` by every request when set. An address that
             other machines can reach needs one.
         quality: JPEG quality, 1..100. max_clients: streams at a time, 1..64; one more is answered 503.
         hosts: further names by which browsers may call this server ("lobby.example.org"). Its address, loopback
             names and, beyond loopback, the machine's own name are always allowed; any other is refused (a
             foreign page could otherwise read the answers, by pointing its own name at this address).
-        healthy, ready: return None when all is well, or else the reason, for ``/healthz`` and ``/readyz``.
+        healthy, ready: return None when all is well, or else the reason, for ``/healthz`` and ``/readyz``. Without them
+            the one says yes, and the other once there is a frame.
         metrics: returns the Prometheus text.
         history: ``Telemetry.history``; called with the time after which figures are wanted, or None for all.
             An empty dict means that none are kept: then the page's curves begin when it is opened.
@@ -149,13 +145,11 @@ class MjpegSink(Sink):
         self._hosts = frozenset(name.lower() for name in names)
         self._token, self._metrics = token, metrics
         self._history = history or (lambda after: {})
-        self._status = status or self._own_status
-        self._healthy = healthy or (lambda: None)
-        self._ready = ready or self._own_ready
         self._hub = FrameHub(self._quality)
+        self._status = status or self._size
+        self._healthy = healthy or (lambda: None)
+        self._ready = ready or (lambda: "no frame yet" if self._hub.frame is None else None)
         self._server: Optional[WebServer] = None
-        self._write_times: Deque[float] = collections.deque(maxlen=31)
-        self._frames = 0
 
     @classmethod
     def from_uri(cls, uri: OutputUri, **options: Any) -> MjpegSink:
@@ -188,8 +182,6 @@ class MjpegSink(Sink):
 
     def write(self, frame: Frame) -> None:
         self._hub.publish(frame)
-        self._frames += 1
-        self._write_times.append(time.monotonic())
 
     def close(self) -> None:
         server, self._server = self._server, None
@@ -197,26 +189,6 @@ class MjpegSink(Sink):
             self._hub.close()
             server.stop()
 
-    def _own_ready(self) -> Optional[str]:
-        if not self._write_times:
-            return "no frame yet"
-        age = time.monotonic() - self._write_times[-1]
-        return None if age <= _READY_S else f"no frame for {age:.0f} s"
-
-    def _own_status(self) -> Dict[str, Any]:
+    def _size(self) -> Dict[str, Any]:
         frame = self._hub.frame
-        if frame is None:
-            return {"frames": 0}
-        height, width = frame.image.shape[:2]
-        times = list(self._write_times)
-        return {
-            "fps": (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else None,
-            "frames": self._frames,
-            "width": width,
-            "height": height,
-            "frame_ms": {"p50": frame.frame_ms},
-            "stages": {stage: {"p50": ms} for stage, ms in frame.stage_ms.items()},
-            "n_splats": frame.n_splats,
-            "n_visible": frame.n_visible,
-            "n_instances": frame.n_instances,
-        }
+        return {} if frame is None else {"width": frame.image.shape[1], "height": frame.image.shape[0]}

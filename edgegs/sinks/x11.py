@@ -20,6 +20,8 @@ from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
 from edgegs.sinks.x11_auth import cookie, padded, round4
 
 SOCKETS = "/tmp/.X11-unix"
+#: The kernel's list of sockets; one without a file has "@" before its name.
+PROC_UNIX = "/proc/net/unix"
 KEY_PRESS, KEY_RELEASE, BUTTON_PRESS, BUTTON_RELEASE, MOTION, DESTROY, CONFIGURE, MAPPING = 2, 3, 4, 5, 6, 17, 22, 34
 ON_KEY, ON_BUTTON, ON_MOTION, ON_STRUCTURE = 3 << 0, 3 << 2, 1 << 6, 1 << 17
 _DISPLAY = re.compile(r"(?:unix/|tcp/)?([A-Za-z0-9._-]*|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})(?:\.([0-9]{1,3}))?")
@@ -61,16 +63,20 @@ class Event(NamedTuple):
 
 def answering(timeout_s: float = 0.5) -> List[str]:
     """Names of the X servers of this machine that answer, such as ``[":0"]``; refusing one counts as well."""
-    found = []
+    numbers: List[str] = []
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(SOCKETS)):
-            if re.fullmatch("X[0-9]+", name):
-                try:
-                    X11(":" + name[1:], timeout_s).close()
-                except X11Error as error:
-                    if not error.refused:
-                        continue
-                found.append(":" + name[1:])
+        numbers += re.findall("^X([0-9]{1,5})$", "\n".join(os.listdir(SOCKETS)), re.MULTILINE)
+    with contextlib.suppress(OSError):  # a service with a /tmp of its own (PrivateTmp) sees no file, but can connect
+        with open(PROC_UNIX, encoding="utf-8", errors="replace") as file:
+            numbers += re.findall(f"@{re.escape(SOCKETS)}/X([0-9]{{1,5}})$", file.read(), re.MULTILINE)
+    found = []
+    for number in sorted(set(map(int, numbers))):
+        try:
+            X11(f":{number}", timeout_s).close()
+        except X11Error as error:
+            if not error.refused:
+                continue
+        found.append(f":{number}")
     return found
 
 

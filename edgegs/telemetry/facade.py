@@ -61,12 +61,12 @@ class Telemetry:
         sysfs_root: where sysfs is mounted. source: "auto", "sysfs" or "none" (frames only).
         interval_s: length of a window and distance of the sensors' readings.
         log_dir: folder of the runs; None records nothing. max_mb, rotate_mb, flush_s, min_free_mb: see
-            ``Recorder``.
+            ``Recorder``. A disk that is not there yet is tried again and again; see ``snapshot``.
         read_timeout_s: how long a sensor may take before it is left alone.
         nv_tegra_release, nvpmodel_status, nvpmodel_conf: where Jetson Linux says what it is.
 
     Raises:
-        AccessError, OutputError: the log cannot be created. ConfigError: unknown source.
+        ConfigError: unknown source.
 
     ``frame``, ``dropped``, ``event``, ``snapshot`` and ``history`` may be called from any thread, take microseconds and
     never raise for want of a sensor or a disk.
@@ -81,7 +81,7 @@ class Telemetry:
         max_mb: float = 256.0,
         rotate_mb: float = 16.0,
         flush_s: float = 10.0,
-        min_free_mb: float = 16.0,
+        min_free_mb: float = 64.0,
         read_timeout_s: float = 0.5,
         nv_tegra_release: str = "/etc/nv_tegra_release",
         nvpmodel_status: str = "/var/lib/nvpmodel/status",
@@ -94,11 +94,6 @@ class Telemetry:
         self._interval_s = interval_s
         self._wall_ns = wall_ns
         self._sampler = Sampler(collectors, interval_s, self._cut, self._sampled, reader)
-        self._recorder: Optional[Recorder] = None
-        if log_dir is not None:
-            self._recorder = Recorder(
-                log_dir, max_mb=max_mb, rotate_mb=rotate_mb, flush_s=flush_s, min_free_mb=min_free_mb
-            )
         self._window = StageWindow()
         self._energy = EnergyMeter(max_gap_s=3 * interval_s)
         self._history = History()
@@ -120,15 +115,26 @@ class Telemetry:
         self._throttled: Dict[str, int] = {}
         self._running = False
 
+        self._recorder: Optional[Recorder] = None
+        if log_dir is not None:
+            self._recorder = Recorder(
+                log_dir,
+                max_mb=max_mb,
+                rotate_mb=rotate_mb,
+                flush_s=flush_s,
+                min_free_mb=min_free_mb,
+                on_state=self._show_event,
+            )
+
     @property
     def run_id(self) -> Optional[str]:
-        """Name of the run in the log folder; None without a log."""
-        return self._recorder.run_id if self._recorder else None
+        """Name of the run in the log folder; None without a log, or as long as its disk is not there."""
+        return (self._recorder.run_id or None) if self._recorder else None
 
     @property
     def log_path(self) -> Optional[str]:
-        """The live log file; None without a log."""
-        return self._recorder.path if self._recorder else None
+        """The live log file; None without a log, or as long as its disk is not there."""
+        return (self._recorder.path or None) if self._recorder else None
 
     def start(self, info: Dict[str, Any]) -> None:
         """Begin the run. ``info`` goes into the start record beside what telemetry finds out itself:
@@ -171,9 +177,11 @@ class Telemetry:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Record that something happened (an output failed, the configuration was reloaded …)."""
-        fields["kind"] = kind
-        self._record("event", fields)
-        shown = dict(fields, t_mono_ns=time.monotonic_ns(), t_wall=host.rfc3339(self._wall_ns()))
+        self._record("event", dict(fields, kind=kind))
+        self._show_event(kind, fields)
+
+    def _show_event(self, kind: str, fields: Dict[str, Any]) -> None:
+        shown = dict(fields, kind=kind, t_mono_ns=time.monotonic_ns(), t_wall=host.rfc3339(self._wall_ns()))
         with self._lock:
             self._events.append(shown)
 
@@ -184,7 +192,7 @@ class Telemetry:
             ``run_id``, ``running``, ``uptime_s``, ``info`` (the start record's facts), ``window`` (the
             last window's record; empty before the first), ``sensors`` {collector: {state, cause}},
             ``totals`` {frames, redraws, dropped, energy_j, throttle_events}, ``events`` (newest last),
-            ``log`` {state, path, records, dropped_records, error} or None. Do not change what is inside.
+            ``log`` (``Recorder.status``) or None. Do not change what is inside.
         """
         with self._lock:
             result = {

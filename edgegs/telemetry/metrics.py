@@ -91,9 +91,7 @@ class Metrics:
         ProcessCollector(namespace="edgegs", proc=proc, registry=self._registry)
 
     def frame(self, frame: Frame) -> None:
-        """Count one drawn frame, in microseconds; a placeholder is none."""
-        if frame.placeholder:
-            return
+        """Count one drawn frame, in microseconds."""
         with self._lock:
             self._frames += 1
             self._redraws += frame.redraws

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -25,13 +26,14 @@ class LogReader:
     A torn last line of a file is dropped, and so is what is no record of ours; both are counted.
 
     Attributes:
-        files: the files read, in order.
+        files: the files read, in order; ``whole_run``: they are all of one run, which may be under way.
         torn: files that end in the middle of a record. garbage: lines that are no record.
         problems: (file, line number, what is wrong) of the first ones.
     """
 
-    def __init__(self, files: List[str]) -> None:
+    def __init__(self, files: List[str], whole_run: bool = False) -> None:
         self.files = files
+        self._whole_run = whole_run
         self.torn = self.garbage = 0
         self.problems: List[Tuple[str, int, str]] = []
         self._records = self._read()
@@ -43,8 +45,10 @@ class LogReader:
         return next(self._records)
 
     def _read(self) -> Iterator[Dict[str, Any]]:
-        for path in self.files:
+        for path in self._paths():
             try:
+                if not os.path.exists(path) and os.path.exists(path + ".gz"):
+                    path += ".gz"  # it was compressed since the folder was listed
                 with open(path, "rb") as raw:
                     if path.endswith(".gz"):
                         with gzip.GzipFile(fileobj=raw) as packed:
@@ -58,6 +62,18 @@ class LogReader:
             except OSError as error:
                 self.torn += 1
                 self._problem(path, 0, f"cannot be read: {error}")
+
+    def _paths(self) -> Iterator[str]:
+        """The files; before the live one also those that were closed since, while the others were read."""
+        seen = {_plain(path) for path in self.files}
+        for path in list(self.files):
+            if self._whole_run and os.path.basename(path) == runlog.LIVE:
+                with contextlib.suppress(OSError):
+                    for file in runlog.run_files(os.path.dirname(path)):
+                        if _plain(file.path) not in seen:
+                            self.files.insert(-1, file.path)
+                            yield file.path
+            yield path
 
     def _lines(self, path: str, file: BinaryIO) -> Iterator[Dict[str, Any]]:
         number = 0
@@ -120,7 +136,11 @@ def read_log(path: str) -> LogReader:
                 raise _no_access(file)
     except PermissionError as error:
         raise _no_access(path) from error
-    return LogReader(files)
+    return LogReader(files, os.path.isdir(path))
+
+
+def _plain(path: str) -> str:
+    return path[: -len(".gz")] if path.endswith(".gz") else path
 
 
 def parse(line: bytes) -> Dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Callable, List, Optional, Sequence
 
 from edgegs.telemetry.reader import SensorReader
 from edgegs.telemetry.readings import UNREADABLE, Collector, Readings, Sample, merge
+from edgegs.telemetry.wake import Wakeup
 
 log = logging.getLogger("edgegs.telemetry")
 
@@ -43,6 +44,7 @@ class Sampler:
         self._on_begin, self._on_sample = on_begin, on_sample
         self._reader = reader
         self._stop = threading.Event()
+        self._wake: Optional[Wakeup] = None
         self._thread: Optional[threading.Thread] = None
         self._latest: Optional[Sample] = None
 
@@ -68,6 +70,7 @@ class Sampler:
         if self._thread is not None:
             raise RuntimeError("the sampler is running already")
         self._stop.clear()
+        self._wake = Wakeup()
         self._thread = threading.Thread(target=self._run, name="edgegs-telemetry", daemon=True)
         self._thread.start()
 
@@ -75,11 +78,13 @@ class Sampler:
         """Run the last tick and end the thread; True when it has ended within the time-out."""
         thread, self._thread = self._thread, None
         self._stop.set()
-        if thread is not None:
+        if thread is not None and self._wake is not None:
+            self._wake.set()
             thread.join(timeout_s)
             if thread.is_alive():
                 log.warning("the sensor thread did not end within %g s and is left behind", timeout_s)
                 return False
+            self._wake.close()
         for collector in self._collectors:
             collector.close()
         if self._reader is not None:
@@ -87,15 +92,17 @@ class Sampler:
         return True
 
     def _run(self) -> None:
+        assert self._wake is not None
         due = time.monotonic()
-        stopping = False
         while True:
+            stopping = self._stop.is_set()
             self._tick()
             if stopping:
                 return
             late = time.monotonic() - (due + self._interval_s)
             due += self._interval_s * (1 + max(0, math.ceil(late / self._interval_s)))
-            stopping = self._stop.wait(max(0.0, due - time.monotonic()))
+            while not self._stop.is_set() and time.monotonic() < due:
+                self._wake.wait(due - time.monotonic())
 
     def _tick(self) -> None:
         try:

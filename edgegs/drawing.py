@@ -1,0 +1,309 @@
+"""What frames are drawn with: a scene on a device, a camera that moves through it, a picture behind it.
+
+Made from a configuration, step by step, because each step may fail for a reason of its own, and because a reload makes
+only what has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from edgegs.backends import create, severity
+from edgegs.backends.base import Backend
+from edgegs.camera import Camera, InputEvent, PosePath, build_path
+from edgegs.config import Config
+from edgegs.errors import DeviceError, DeviceLost, EdgegsError
+from edgegs.frame import Frame
+from edgegs.renderer import Renderer, Ticket
+from edgegs.scene import Scene, load
+
+if TYPE_CHECKING:
+    from edgegs.capture import Capture
+
+log = logging.getLogger(__name__)
+
+Signature = Tuple[int, int, int]
+
+
+class SceneFacts(NamedTuple):
+    """What is kept of a scene once its arrays are on the device.
+
+    Attributes:
+        path, sha256, n_splats: for the log and ``/status``.
+        bounds, up: for a camera path that leaves them open; see ``Scene``.
+        signature: of its file when it was read: a file that was replaced has another one. None: unknown.
+    """
+
+    path: str
+    sha256: str
+    n_splats: int
+    bounds: Tuple[np.ndarray, float]
+    up: Tuple[float, float, float]
+    signature: Optional[Signature]
+
+
+def load_scene(config: Config, progress: Callable[[int, int], None]) -> Tuple[Scene, SceneFacts]:
+    """Read the scene of a configuration and say what was dropped of it; errors as ``edgegs.scene.load``."""
+    settings = config.scene
+    log.info("loading %s", settings.path)
+    seen = signature(settings.path)
+    scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=progress)
+    for warning in scene.warnings:
+        log.warning("%s", warning)
+    for cause, rows in scene.dropped.items():
+        log.warning("%s: dropped %d of %d rows: %s", settings.path, rows, scene.n_rows, cause)
+    return scene, SceneFacts(scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen)
+
+
+def signature(path: str) -> Optional[Signature]:
+    """Tells a file from the one that replaces it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def open_backend(config: Config) -> Backend:
+    """Open what draws and say why it was chosen; raises DeviceError."""
+    backend, why = create(config.render.backend, config.render.threads)
+    log.log(severity(config.render.backend, backend), "%s", why)
+    return backend
+
+
+def make_renderer(backend: Backend, scene: Scene, config: Config) -> Renderer:
+    """Bring a scene to the device; raises DeviceError when it does not fit, and leaves nothing behind."""
+    camera, render = config.camera, config.render
+    return Renderer(
+        backend,
+        scene,
+        camera.width,
+        camera.height,
+        render.variant,
+        render.background,
+        takes_backdrop=camera.background is not None,
+    )
+
+
+def make_path(config: Config, scene: SceneFacts) -> PosePath:
+    """The camera's path, not opened yet; errors as ``build_path``."""
+    camera = config.camera
+    return build_path(
+        {"kind": "orbit", "up": scene.up} if camera.path is None else camera.path.model_dump(),
+        camera.width,
+        camera.height,
+        camera.fov_y_deg,
+        camera.near,
+        camera.far,
+        scene_bounds=scene.bounds,
+    )
+
+
+def make_capture(config: Config) -> Optional[Capture]:
+    """The live picture behind the scene, not started yet; None where there is none."""
+    camera = config.camera
+    if camera.background is None:
+        return None
+    from edgegs.capture import Capture  # brings OpenCV, which a run without a background may not need
+
+    source = camera.background
+    return Capture(source.uri, camera.width, camera.height, fit=source.fit, fps=source.fps)
+
+
+class Show:
+    """A scene on a device, the camera that moves through it, and the picture behind it. The loop's thread owns it.
+
+    Args:
+        config: what to show.
+        progress: called as ``progress(rows_done, n_rows)`` while a scene is read; may raise, to end that.
+        go_on: called between the steps that take long; as ``progress``.
+
+    Attributes:
+        n_faults: how often the device was opened again.
+    """
+
+    def __init__(self, config: Config, progress: Callable[[int, int], None], go_on: Callable[[], None]) -> None:
+        self.config = config
+        self.scene: Optional[SceneFacts] = None
+        self.facts: Dict[str, Any] = {}
+        self.n_faults = 0
+        self._progress, self._go_on = progress, go_on
+        self._backend: Optional[Backend] = None
+        self._renderer: Optional[Renderer] = None
+        self._path: Optional[PosePath] = None
+        self._camera: Optional[Camera] = None
+        self._capture: Optional[Capture] = None
+
+    def load(self) -> Scene:
+        """Read the scene; errors as ``edgegs.scene.load``."""
+        scene, self.scene = load_scene(self.config, self._progress)
+        return scene
+
+    def open_inputs(self) -> None:
+        """Open what moves the camera, and the picture behind; after ``load``."""
+        assert self.scene is not None
+        self._path = make_path(self.config, self.scene)
+        self._path.open()
+        self._capture = make_capture(self.config)
+        if self._capture is not None:
+            self._capture.start()
+
+    def open_device(self, scene: Scene) -> None:
+        """Bring the scene to a device; raises DeviceError."""
+        self._backend = open_backend(self.config)
+        self._go_on()
+        self._renderer = make_renderer(self._backend, scene, self.config)
+        self._describe()
+
+    def reopen_device(self) -> None:
+        """Let go of a device that failed, whatever it says, and open it again with the scene.
+
+        Raises:
+            DeviceLost: it cannot be opened again by this process. After a fault of a kernel (an illegal address, a
+                launch that timed out) CUDA refuses every new context to the process, so another one has to go on.
+            DeviceError: it can, but the scene finds no room there.
+        """
+        self.n_faults += 1
+        name = self.config.render.backend if self._backend is None else self._backend.name
+        for part in (self._renderer, self._backend):
+            try:
+                if part is not None:
+                    part.close()
+            except Exception as error:  # the context is gone: nothing of it can be freed in order
+                log.debug("closing a device that failed: %s", error)
+        self._renderer = self._backend = None
+        scene = self.load()
+        try:
+            self._backend = create(name, self.config.render.threads)[0]
+        except DeviceError as error:
+            raise DeviceLost(str(error)) from None
+        self._renderer = make_renderer(self._backend, scene, self.config)
+        self._describe()
+
+    @property
+    def depth(self) -> int:
+        """Frames worth having under way at once."""
+        return self._drawn_with.backend.depth
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that is in use here; 0 while there is no device."""
+        return 0 if self._renderer is None else self._renderer.device_bytes
+
+    @property
+    def _drawn_with(self) -> Renderer:
+        assert self._renderer is not None
+        return self._renderer
+
+    def begin(self, path_s: float, paused: bool = False) -> Ticket:
+        """Begin the frame of a moment of the camera path, seconds; raises DeviceError.
+
+        While ``paused`` the camera stays where it was, whatever moves it.
+        """
+        if self._camera is None or not paused:
+            assert self._path is not None
+            self._camera = self._path.camera_at(path_s)
+        backdrop = None if self._capture is None else self._capture.latest()
+        return self._drawn_with.submit(self._camera, backdrop)
+
+    def collect(self, ticket: Ticket) -> Frame:
+        """Wait for a frame; raises DeviceError."""
+        return self._drawn_with.collect(ticket)
+
+    def handle(self, event: InputEvent) -> None:
+        """Hand a key or a drag to the camera."""
+        if self._path is not None:
+            self._path.handle(event)
+
+    def swap(self, config: Config, scene: Optional[Scene], facts: SceneFacts) -> None:
+        """Show what another configuration says, from the next frame on; no frame may be under way.
+
+        What may fail comes first, and leaves everything as it was. The old scene is let go of when the new one is on
+        the device, so both must fit there.
+
+        Args:
+            scene: to bring to the device; None where the one that is there stays.
+            facts: of the scene that is shown from now on.
+        """
+        assert self._backend is not None
+        old = self.config.camera
+        path = make_path(config, facts) if config.camera != old or scene is not None else None
+        capture = self._capture
+        if _behind(config) != _behind(self.config):
+            capture = make_capture(config)
+        if scene is not None:
+            renderer = make_renderer(self._backend, scene, config)
+            self._drawn_with.close()
+            self._renderer = renderer
+        self.config, self.scene = config, facts
+        self._describe()
+        if path is not None:
+            if self._path is not None:
+                self._path.close()  # before the new one opens, which may listen at the same port
+            self._path, self._camera = path, None
+            try:
+                path.open()
+            except EdgegsError as error:  # the old one is gone: this one shows its home
+                log.error("camera.path: %s", error)
+        if capture is not self._capture:
+            lost, self._capture = self._capture, capture
+            _replace_capture(lost, capture)
+
+    def _describe(self) -> None:
+        """Facts for the log's start record and ``/status``."""
+        assert self._backend is not None and self._renderer is not None and self.scene is not None  # noqa: PT018
+        self.facts = {
+            "scene": self.scene.path,
+            "variant": self._renderer.variant.name,
+            "width": self._renderer.width,
+            "height": self._renderer.height,
+            **self._backend.describe(),
+        }
+
+    def status(self) -> Dict[str, Any]:
+        """The show's part of ``/status``; may be called from any thread."""
+        result: Dict[str, Any] = dict(self.facts, device_faults=self.n_faults)
+        path, capture = self._path, self._capture
+        if self._renderer is not None:
+            result["gpu_memory_bytes"] = self.device_bytes
+        if path is not None and path.status():
+            result["camera"] = path.status()
+        if capture is not None:
+            result["background"] = capture.status()
+        return result
+
+    def close_capture(self) -> None:
+        """Let go of the live picture; may take seconds, so it is done beside the outputs."""
+        if self._capture is not None:
+            self._capture.close()
+
+    def close(self) -> None:
+        """Let go of everything else, in the opposite order; one part that cannot close keeps no other open."""
+        for part in (self._path, self._renderer, self._backend):
+            try:
+                if part is not None:
+                    part.close()
+            except Exception:
+                log.exception("shutdown")
+
+
+def _behind(config: Config) -> Any:
+    camera = config.camera
+    return camera.background, camera.width, camera.height
+
+
+def _replace_capture(lost: Optional[Capture], found: Optional[Capture]) -> None:
+    """Close one and start the other, which may be the same device, beside the loop."""
+
+    def replace() -> None:
+        if lost is not None:
+            lost.close()
+        if found is not None:
+            found.start()
+
+    threading.Thread(target=replace, name="edgegs-capture swap", daemon=True).start()

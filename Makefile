@@ -1,11 +1,11 @@
 # Two commands are all one needs: `make run` and `make test`. Each sets up what it uses in $(VENV).
-# `make test-gpu` runs the tests that need an NVIDIA GPU.
+# `make test-gpu` runs the tests that need an NVIDIA GPU, `make soak` the long one.
 PYTHON ?= python3
 VENV ?= .venv
 DURATION ?= 20
 BIN := $(VENV)/bin
 
-.PHONY: run test test-gpu lint clean
+.PHONY: run test test-gpu soak lint clean
 
 run: $(VENV)/.run
 	$(BIN)/edgegs kernels build
@@ -23,6 +23,10 @@ test-gpu: export EDGEGS_CACHE = $(abspath $(VENV))/gpu-cache
 test-gpu: $(VENV)/.gpu
 	$(BIN)/edgegs kernels build
 	EDGEGS_TEST_CACHE="$(EDGEGS_CACHE)" $(BIN)/python -m pytest -m cuda
+
+# twelve minutes: 200,000 frames with reloads, clients and outputs that vanish; memory, descriptors and threads are judged
+soak: $(VENV)/.dev
+	$(BIN)/python tests/soak.py --frames 200000 --reloads 200 --clients 500 --json out/soak.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -23,14 +23,15 @@ from edgegs import __version__, outputs
 from edgegs.camera import InputEvent, PathClock
 from edgegs.config import Config
 from edgegs.drawing import Show
-from edgegs.errors import AccessError, ConfigError, DeviceError, DeviceLost, EdgegsError, OutputError
-from edgegs.files import write_at_once
+from edgegs.errors import ConfigError, DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
 from edgegs.notify import Notifier
 from edgegs.outputs import OutputSet, PacedOutput
 from edgegs.placeholder import Placeholder
 from edgegs.reload import Reload
 from edgegs.renderer import Ticket
+from edgegs.signals import Signals
+from edgegs.status import in_a_line, leave, window_figures
 from edgegs.summary import figures, summary
 from edgegs.telemetry import Telemetry
 from edgegs.telemetry.metrics import Metrics
@@ -48,8 +49,6 @@ HEALTHY_S = 10.0
 MAX_INPUTS = 1024
 #: So many failures of the device within so many seconds are mended by opening it again; one more ends the run.
 MAX_FAULTS, FAULTS_WITHIN_S = 3, 600.0
-#: Where a running service leaves its status, in systemd's RUNTIME_DIRECTORY (memory, not the SD card).
-STATUS_FILE = "status.json"
 
 
 class _Stopped(Exception):
@@ -81,8 +80,8 @@ class Daemon:
         self._reread = reread
         self._notifier = Notifier()
         self._stop_reason: Optional[str] = None
-        self._n_interrupts = 0
-        self._hup = self._usr1 = False
+        self._signals = Signals(self.stop)
+        self._hup = False
         self._show = Show(config, self._progress, self._go_on)
         self._telemetry: Optional[Telemetry] = None
         self._reload: Optional[Reload] = None
@@ -123,7 +122,7 @@ class Daemon:
         Returns:
             The exit code: 0, or that of an output which should have had frames and wrote none.
         """
-        restore = self._handle_signals()
+        self._signals.handle()
         reason = "fault"
         try:
             self._start()
@@ -135,7 +134,7 @@ class Daemon:
             finished = self._stop_reason is None
             self._stop_reason = self._stop_reason or reason
             self._close()
-            restore()
+            self._signals.restore()
         failure = outputs.undelivered(self.outputs, finished)
         if failure is None or self.frame is None:
             return 0
@@ -143,30 +142,6 @@ class Daemon:
         return failure.exit_code
 
     # ---- startup and shutdown -----------------------------------------------------------------------------
-
-    def _handle_signals(self) -> Callable[[], None]:
-        """TERM and INT end the run cleanly; a second INT ends the process at once, whatever it is doing."""
-
-        def end(number: int, _: Any) -> None:
-            self._n_interrupts += number == signal.SIGINT
-            if self._n_interrupts > 1:
-                os._exit(130)
-            self.stop(signal.Signals(number).name)
-
-        def take(number: int, _: Any) -> None:
-            if number == signal.SIGHUP:
-                self._hup = True
-            else:
-                self._usr1 = True
-
-        handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: take, signal.SIGUSR1: take}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        return restore
 
     def _start(self) -> None:
         self._outputs.make(self.config)
@@ -344,8 +319,9 @@ class Daemon:
         if self._is_out and self._reload is None:
             self._notifier.ready("drawing")
         if self._notifier.is_due():
-            self._notifier.status(self._line())
-            self._write_status()
+            status = self.status()
+            self._notifier.status(in_a_line(status))
+            leave(status)
 
     def _sleep_until(self, tick: float) -> None:
         while self._stop_reason is None:
@@ -411,10 +387,9 @@ class Daemon:
 
     def _take_orders(self, under_way: Deque[UnderWay]) -> None:
         """What signals asked for: HUP reads the configuration again, USR1 writes the status."""
-        if self._usr1:
-            self._usr1 = False
-            if not self._write_status():
-                log.info("status: %s", json.dumps(self.status(), default=str))
+        if self._signals.take(signal.SIGUSR1) and not leave(self.status()):
+            log.info("status: %s", json.dumps(self.status(), default=str))
+        self._hup |= self._signals.take(signal.SIGHUP)  # kept while another reload is under way
         if self._hup and self._reload is None:
             self._hup = False
             self._notifier.reloading()
@@ -471,18 +446,7 @@ class Daemon:
             result.update(n_splats=frame.n_splats, n_visible=frame.n_visible, n_instances=frame.n_instances)
             result["frames"] = self._n_frames
         if telemetry is not None:
-            snapshot = telemetry.snapshot()
-            window = snapshot["window"]
-            result.update(
-                fps=window.get("fps"),
-                frame_ms=window.get("frame_ms"),
-                stages=window.get("stage_ms"),
-                temp_c=window.get("temp_c"),
-                power_w={rail: power["w"] for rail, power in window.get("power_w", {}).items()},
-                throttle=window.get("throttle"),
-                run_id=snapshot["run_id"],
-                log=snapshot["log"],
-            )
+            result.update(window_figures(telemetry.snapshot()))
         return result
 
     def _state(self) -> str:
@@ -493,27 +457,6 @@ class Daemon:
             text, share = self._loading
             return text if share is None else f"{text}, {share:.0%}"
         return "drawing" if self._reload is None else "reloading"
-
-    def _line(self) -> str:
-        """The status in a few words."""
-        status = self.status()
-        up = sum(output["state"] == "up" for output in status["outputs"])
-        fps = status.get("fps")
-        rate = "" if fps is None else f", {fps:.1f} FPS"
-        return f"drawing {os.path.basename(status['scene'])}{rate}, {up} of {len(self.outputs)} outputs up"
-
-    def _write_status(self) -> bool:
-        """Leave the status where ``edgegs status`` finds it without a port; False where there is no such place."""
-        folder = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
-        if not folder:
-            return False
-        try:
-            text = json.dumps(self.status(), default=str)
-            write_at_once(os.path.join(folder, STATUS_FILE), text.encode("utf-8"))
-        except (OutputError, AccessError) as error:
-            log.debug("%s", error)
-            return False
-        return True
 
     def not_ready(self) -> Optional[str]:
         """None when the run serves its outputs; else the reason."""

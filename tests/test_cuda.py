@@ -110,6 +110,8 @@ def test_stage_times_are_the_gpus_own(cuda):
 
 def test_a_fault_of_the_device_is_survived_by_a_new_process(kernels, tmp_path):
     """A real one: after a kernel has read an address that is none, CUDA gives this process no context any more."""
+    with open_backend("cuda"):
+        pass  # there is a GPU
     write_ply(str(tmp_path / "cloud.ply"), scenes.cloud(300))
     (tmp_path / "c.yaml").write_text(
         "scene: {path: cloud.ply}\ncamera: {width: 96, height: 80, path: {kind: fixed, eye: [0, 0, -1], "

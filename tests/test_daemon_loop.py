@@ -309,7 +309,7 @@ def test_a_second_interrupt_ends_the_process_whatever_came_before(make_daemon, m
     exits = []
     monkeypatch.setattr(os, "_exit", exits.append)
     daemon = make_daemon()
-    restore = daemon._handle_signals()
+    daemon._signals.handle()
     try:
         for number in first:
             if number == "closing":
@@ -323,7 +323,7 @@ def test_a_second_interrupt_ends_the_process_whatever_came_before(make_daemon, m
         os.kill(os.getpid(), signal.SIGINT)
         assert exits == [130]
     finally:
-        restore()
+        daemon._signals.restore()
 
 
 # ---- before and after -----------------------------------------------------------------------------------

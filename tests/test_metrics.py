@@ -29,6 +29,8 @@ STATUS: Dict[str, Any] = {
     "image": "sm_53",
     "n_splats": 298431,
     "gpu_memory_bytes": 123456789,
+    "device_faults": 2,
+    "last_reload": {"successful": False, "error": "no such file"},
     "outputs": [
         {
             "uri": "display://0",

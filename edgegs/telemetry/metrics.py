@@ -116,6 +116,15 @@ class Metrics:
         yield from _of_outputs(status.get("outputs") or [])
         yield from self._of_sensors(snapshot)
         yield from _of_log(snapshot.get("log"))
+        yield from _known(
+            "edgegs_config_last_reload_successful",
+            "Whether the last new configuration was taken into use.",
+            (status.get("last_reload") or {}).get("successful"),
+        )
+        if "device_faults" in status:
+            yield CounterMetricFamily(
+                "edgegs_device_faults", "Failures of the device that were survived.", status["device_faults"]
+            )
         yield from _known("edgegs_scene_gaussians", "Splats of the scene that is drawn.", status.get("n_splats"))
         yield from _known(
             "edgegs_gpu_memory_bytes", "GPU memory that edgegs has allocated.", status.get("gpu_memory_bytes")

@@ -25,6 +25,7 @@ from edgegs.config import Config
 from edgegs.drawing import Show
 from edgegs.errors import ConfigError, DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
+from edgegs.memory import settle, tidy
 from edgegs.notify import Notifier
 from edgegs.outputs import OutputSet, PacedOutput
 from edgegs.placeholder import Placeholder
@@ -315,6 +316,7 @@ class Daemon:
         self._notifier.alive()
         if not self._is_out and any(output.runner.first_delivery.is_set() for output in self.outputs):
             self._is_out = True
+            settle()
             log.info("the first frame is out, %.1f s after start", (time.monotonic_ns() - self._first_ns) / 1e9)
         if self._is_out and self._reload is None:
             self._notifier.ready("drawing")
@@ -424,6 +426,7 @@ class Daemon:
 
     def _reloaded(self, error: Optional[EdgegsError]) -> None:
         """Say how a reload ended; everything is as it was where there is an error."""
+        tidy()
         self._reload_result = {"successful": error is None, "error": None if error is None else str(error)}
         if error is None:
             log.info("the new configuration is in use")

@@ -333,14 +333,6 @@ def test_rtsp_is_published_to_a_server(tmp_path):
 
 
 @GST
-def test_no_server_to_publish_to():
-    need("rtspclientsink")
-    port = free_port()
-    with pytest.raises(OutputError, match=rf"^output rtsp://127\.0\.0\.1:{port}/live: GStreamer .*ERROR.*"):
-        opened(f"rtsp://127.0.0.1:{port}/live")
-
-
-@GST
 def test_server_to_publish_to_that_does_not_answer(monkeypatch):
     need("rtspclientsink")
     monkeypatch.setattr(stream, "CONNECT_S", 0.5)
@@ -453,8 +445,11 @@ def test_slow_and_mute_servers_end_before_the_runner_loses_patience(programs, tm
 
 def test_frames_beyond_the_rate_of_a_published_stream_are_told(programs):
     programs("echo New clock: GstSystemClock\nexec /bin/cat >/dev/null\n")
-    sink = create_sink("rtsp://127.0.0.1:8554/live", encoder="x264enc")
-    sink.open(64, 48, 10.0)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        sink = create_sink(f"rtsp://127.0.0.1:{server.getsockname()[1]}/live", encoder="x264enc")
+        sink.open(64, 48, 10.0)
     image = smooth(64, 48)
     written = [sink.write(frame(image, k, seconds)) for k, seconds in enumerate((1.0, 1.01, 1.1, 1.11, 1.12, 1.2))]
     assert [taken is not False for taken in written] == [True, True, True, False, False, True]

@@ -24,9 +24,11 @@ test-gpu: $(VENV)/.gpu
 	$(BIN)/edgegs kernels build
 	EDGEGS_TEST_CACHE="$(EDGEGS_CACHE)" $(BIN)/python -m pytest -m cuda
 
-# six minutes or more, as the unit runs it: 200,000 frames with reloads, clients and outputs that vanish; memory, descriptors and threads are judged
+# six minutes or more, as the unit runs it: 200,000 frames with reloads, clients and outputs that vanish; memory,
+# descriptors and threads are judged
 soak: $(VENV)/.dev
-	$(BIN)/python tests/soak.py --frames 200000 --reloads 200 --clients 500 --arenas 1 --json out/soak.json
+	@mkdir -p out
+	$(BIN)/python tests/soak.py --frames 200000 --reloads 200 --clients 500 --arenas 1 --json out/soak.json --raw out/soak.jsonl.gz
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -219,6 +219,8 @@ def _run(command: Sequence[str], absent: str) -> Optional[str]:
         return f"{command[0]} does not run: {error.strerror}"
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"{os.path.basename(command[0])} was ended by signal {-done.returncode}"
     words = done.stderr.decode("utf-8", "replace").strip().splitlines()
     is_python = len(command) > 2
     return words[-1] if is_python and words else absent

@@ -15,14 +15,14 @@ import os
 import platform
 import sys
 import tarfile
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgegs.doctor.machine import Machine
 from edgegs.errors import AccessError, EdgegsError, OutputError
-from edgegs.findings import Finding, lines
+from edgegs.findings import Finding, at_once, lines
 from edgegs.redaction import Redactor, for_this_machine
 
 #: A part larger than this is cut, bytes; its end is kept.
@@ -121,25 +121,21 @@ def told(path: str, parts: Sequence[Part]) -> str:
 
 def collect(parts: Parts, redact: Redactor, deadline_s: float) -> List[Part]:
     """Each part in a thread of its own, which is left alone when it hangs; in the order of ``parts``."""
-    made: Dict[str, Part] = {}
 
-    def work(name: str, make: Callable[[], str]) -> None:
-        try:
-            made[name] = _cut(name, make())
-        except Exception as error:  # whatever a broken machine brings: the other parts still tell
-            words = str(error) if isinstance(error, (EdgegsError, OSError)) else f"{type(error).__name__}: {error}"
-            made[name] = Part(name, b"", error=words[:500])
+    def part(name: str, make: Callable[[], str]) -> Part:
+        return _cut(name, make())
 
-    threads = [threading.Thread(target=work, args=item, daemon=True) for item in parts.items()]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + deadline_s
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    late = f"not ready within {deadline_s:g} s"
+    found: List[Part] = []
+    for name, result in at_once({name: partial(part, name, make) for name, make in parts.items()}, deadline_s).items():
+        if result is None:
+            found.append(Part(name, b"", error=f"not ready within {deadline_s:g} s"))
+        elif isinstance(result, Exception):  # whatever a broken machine brings: the other parts still tell
+            known = isinstance(result, (EdgegsError, OSError))
+            found.append(Part(name, b"", error=(str(result) if known else f"{type(result).__name__}: {result}")[:500]))
+        else:
+            found.append(result)
     # redacted here, one after the other: equal addresses get equal names in all parts, in the same order every time
-    found = [made.get(name, Part(name, b"", error=late)) for name in parts]
-    return [part._replace(content=_redacted(part, redact), error=redact(part.error)) for part in found]
+    return [one._replace(content=_redacted(one, redact), error=redact(one.error)) for one in found]
 
 
 def _redacted(part: Part, redact: Redactor) -> bytes:

@@ -179,12 +179,11 @@ class Daemon:
 
     def _start_telemetry(self) -> None:
         settings = self.config.telemetry
-
         telemetry = Telemetry(
-            sysfs_root=str(settings.sysfs_root),
+            sysfs_root=settings.sysfs_root,
             source=settings.source,
             interval_s=settings.interval_s,
-            log_dir=None if settings.log.dir is None else str(settings.log.dir),
+            log_dir=settings.log.dir,
             max_mb=settings.log.max_mb,
             rotate_mb=settings.log.rotate_mb,
             flush_s=settings.log.flush_s,

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, TypeVar, Union
+
+T = TypeVar("T")
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -58,23 +60,38 @@ def side_by_side(
     Args:
         failed_code, late_code: the codes of these two findings.
     """
-    found: Dict[str, List[Finding]] = {}
+    found: List[Finding] = []
+    for name, result in at_once(checks, deadline_s).items():
+        if isinstance(result, Exception):  # whatever a broken machine brings: the other checks still tell
+            says = f"cannot be examined: {type(result).__name__}: {result}"
+            found.append(Finding(name, WARNING, says, code=failed_code))
+        elif result is None:
+            found.append(Finding(name, PROBLEM, f"no answer within {deadline_s:g} s", code=late_code))
+        else:
+            found += result
+    return found
 
-    def work(name: str, check: Callable[[], List[Finding]]) -> None:
+
+def at_once(jobs: Mapping[str, Callable[[], T]], deadline_s: float) -> Dict[str, Union[T, Exception, None]]:
+    """What each job returned or raised, in their order; None of one that was not ready in time.
+
+    Each has a thread of its own, which is left alone when it hangs.
+    """
+    results: Dict[str, Union[T, Exception]] = {}
+
+    def work(name: str, job: Callable[[], T]) -> None:
         try:
-            found[name] = check()
-        except Exception as error:  # whatever a broken machine brings: the other checks still tell
-            says = f"cannot be examined: {type(error).__name__}: {error}"
-            found[name] = [Finding(name, WARNING, says, code=failed_code)]
+            results[name] = job()
+        except Exception as error:
+            results[name] = error
 
-    threads = [threading.Thread(target=work, args=item, daemon=True) for item in checks.items()]
+    threads = [threading.Thread(target=work, args=item, daemon=True) for item in jobs.items()]
     for thread in threads:
         thread.start()
     end = time.monotonic() + deadline_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    late = f"no answer within {deadline_s:g} s"
-    return [one for name in checks for one in found.get(name, [Finding(name, PROBLEM, late, code=late_code)])]
+    return {name: results.get(name) for name in jobs}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -21,7 +21,7 @@ from edgegs.kernels.variants import (
     tile_bits,
     variant,
 )
-from edgegs.pack import pack
+from edgegs.pack import quantise as pack
 from edgegs.renderer import Renderer
 from edgegs.scene import load
 

@@ -1,7 +1,7 @@
 """Scenes: every reader turns one file format into the same ``Scene`` (see ``model.py``).
 
 ``load`` is the only way in. It trusts nothing about a file: see ``checks.py`` (what may be opened at all),
-``ply_header.py`` (what a header may claim) and ``builder.py`` (which rows may be drawn).
+``formats.py`` (which reader a content belongs to) and ``builder.py`` (which rows may be drawn).
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from typing import Callable, Optional, Union
 
-from edgegs.scene.checks import DEFAULT_CAP, open_scene_file
+from edgegs.errors import InputError
+from edgegs.scene.checks import open_scene_file
+from edgegs.scene.formats import identify, read_folder, reader_of
 from edgegs.scene.model import Scene
-from edgegs.scene.ply import read_ply, write_ply
+from edgegs.scene.ply import write_ply
+from edgegs.scene.reading import DEFAULT_CAP, Reading
 
 __all__ = ["DEFAULT_CAP", "Scene", "load", "write_ply"]
 
@@ -21,15 +24,18 @@ def load(
     max_gaussians: Optional[int] = None,
     cap: int = DEFAULT_CAP,
     progress: Optional[Callable[[int, int], None]] = None,
+    frame: Optional[str] = None,
 ) -> Scene:
-    """Read a scene file.
+    """Read a scene.
 
     Args:
-        path: a regular file; its content, not its name, says what it is.
+        path: a regular file, or the folder of an unbundled SOG scene; the content, not the name, says what it is.
         max_gaussians: keep at most this many splats: those with the largest opacity · (largest scale)²,
             in file order, equal ones by position in the file. None keeps all.
-        cap: refuse a file that promises more rows than this, before anything is allocated for them.
+        cap: refuse a file that promises more splats than this, before anything is allocated for them.
         progress: called as ``progress(rows_done, n_rows)`` after each block.
+        frame: the axes that the file was written in, "rdf" (x right, y down, z forward) or "rub" (x right, y up,
+            z back); None: what its format says. Scenes in memory are always "rdf".
 
     Raises:
         SceneError: the content is wrong. InputError: missing, or not a readable regular file.
@@ -38,5 +44,11 @@ def load(
     if max_gaussians is not None and max_gaussians < 1:
         raise ValueError(f"max_gaussians must be at least 1, not {max_gaussians}")
     name = os.fspath(path)
-    with open_scene_file(name) as file:
-        return read_ply(file, name, max_gaussians, cap, progress)
+    how = Reading(max_gaussians, cap, progress, frame)
+    try:
+        if os.path.isdir(name):
+            return read_folder(name, how)
+        with open_scene_file(name) as file:
+            return reader_of(identify(file, name))(file, name, how)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error

@@ -11,6 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from edgegs.errors import EdgegsError, SceneError
+from edgegs.scene.frames import turn_means, turn_quats, turn_sh
 from edgegs.scene.model import Scene
 
 #: Logits are clamped to ± this. Infinite opacity is legal (exporters write alpha 255 as +inf, and so the
@@ -43,9 +44,19 @@ class SceneBuilder:
     """
 
     def __init__(
-        self, path: str, file_format: str, n_rows: int, sh_degree: int, max_gaussians: Optional[int], vertical_axis: str
+        self,
+        path: str,
+        file_format: str,
+        n_rows: int,
+        sh_degree: int,
+        max_gaussians: Optional[int] = None,
+        vertical_axis: str = "y",
+        antialiased: bool = False,
+        frame: str = "rdf",
     ) -> None:
-        self._path, self._format = path, file_format
+        """``frame``: the axes of the blocks (see frames.py); the others as in ``Scene``."""
+        self._path, self._format, self._antialiased = path, file_format, antialiased
+        self._turned = frame != "rdf"
         self._n_rows, self._sh_degree, self._vertical_axis = n_rows, sh_degree, vertical_axis
         self._budget = max_gaussians if max_gaussians is not None and max_gaussians < n_rows else None
         self._n = 0
@@ -76,6 +87,8 @@ class SceneBuilder:
                 keep &= ~bad
         if not keep.all():
             rows = [array[keep] for array in rows]
+        if self._turned:
+            rows[0], rows[2], rows[4] = turn_means(rows[0]), turn_quats(rows[2]), turn_sh(rows[4])
         n_kept = len(rows[0])
         self._n_usable += n_kept
         self._all_log_scales_positive &= bool((raw.log_scales[keep] > 0).all())
@@ -127,7 +140,7 @@ class SceneBuilder:
             self.warn(f"half of the scales exceed {_LARGE_SIGMA:g} units: a scene in millimetres, or not 3DGS?")
         return Scene(
             means, scales, quats, opacities, sh, self._sh_degree, self._path, self._format, self._n_rows,
-            dict(self._dropped), list(self._warnings), sha256, self._vertical_axis,
+            dict(self._dropped), list(self._warnings), sha256, self._vertical_axis, self._antialiased,
         )  # fmt: skip
 
 

@@ -8,9 +8,6 @@ from typing import BinaryIO
 from edgegs.errors import SceneError
 from edgegs.files import open_regular
 
-#: Rows a file may promise. Ten times the largest published scenes; a sparse file passes every size check.
-DEFAULT_CAP = 20_000_000
-
 # First bytes of what people pass by mistake, or hope for.
 _MAGIC = (
     (b"\x1f\x8b", "gzip data (an SPZ scene, or a compressed file)"),

@@ -32,6 +32,8 @@ class Scene:
         warnings: whatever a user should hear about, one sentence each.
         file_sha256: hex digest of the file; empty for a generated scene (see ``sha256``).
         vertical_axis: "y" (up is -y, as COLMAP and most captures have it) or "z" (up is +z), as the file says.
+        antialiased: trained with its opacity scaled for what the blur of a pixel adds to a splat (mip-splatting;
+            gsplat's "antialiased"): it is drawn so, too.
     """
 
     means: np.ndarray
@@ -47,6 +49,7 @@ class Scene:
     warnings: List[str] = field(default_factory=list)
     file_sha256: str = ""
     vertical_axis: str = "y"
+    antialiased: bool = False
 
     def __post_init__(self) -> None:
         n, k = len(self.means), (self.sh_degree + 1) ** 2
@@ -97,7 +100,11 @@ class Scene:
     @property
     def up(self) -> Tuple[float, float, float]:
         """Unit vector that points up in the scene's frame."""
-        return (0.0, 0.0, 1.0) if self.vertical_axis == "z" else (0.0, -1.0, 0.0)
+        return up_of(self.vertical_axis)
+
+    def unpacked(self) -> Scene:
+        """Itself: a ``PackedScene`` has to be unpacked first."""
+        return self
 
     def raw_bounds(self) -> Tuple[np.ndarray, np.ndarray]:
         """Lowest and highest corner, (3,) float32 each, of all means."""
@@ -106,3 +113,8 @@ class Scene:
     def giants(self) -> np.ndarray:
         """(N,) bool: splats whose largest standard deviation exceeds the whole scene's robust radius."""
         return self.scales.max(axis=1) > self.bounds()[1]
+
+
+def up_of(vertical_axis: str) -> Tuple[float, float, float]:
+    """Unit vector that points up where the vertical axis is "y" (downwards) or "z" (upwards)."""
+    return (0.0, 0.0, 1.0) if vertical_axis == "z" else (0.0, -1.0, 0.0)

@@ -7,7 +7,6 @@ message, and blocks bound the memory. Its text reader takes 30 times as long as 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -18,13 +17,13 @@ from typing import BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 from plyfile import PlyData, PlyParseError
 
-from edgegs.errors import AccessError, InputError, OutputError, SceneError
+from edgegs.errors import AccessError, OutputError, SceneError
 from edgegs.scene.builder import MIN_SIGMA, RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
 from edgegs.scene.ply_header import MAX_HEADER_BYTES, Element, Header, clip, parse_header
 from edgegs.scene.ply_layout import check_layout, vertical_axis
+from edgegs.scene.reading import BLOCK_ROWS, HashingReader, Reading, Unchanged
 
-_BLOCK_ROWS = 1 << 15
 _ASCII_BLOCK_ROWS = 1 << 12
 _MAX_LINE = 64 * 1024
 #: Bytes after the last row that are still hashed and warned about rather than refused.
@@ -34,64 +33,32 @@ _Columns = Dict[str, np.ndarray]  # property -> one value a row
 _BYTE_ORDER = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
 
 
-class _HashingReader(io.RawIOBase):
-    """A file read once, in order, whose every byte goes into a digest."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def, override]
-        n = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
-        self.digest.update(memoryview(buffer)[:n])
-        return n
-
-
-def read_ply(
-    file: BinaryIO,
-    path: str,
-    max_gaussians: Optional[int],
-    cap: int,
-    progress: Optional[Callable[[int, int], None]] = None,
-) -> Scene:
+def read_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
     """Read a 3DGS PLY from an open unbuffered file; see ``edgegs.scene.load``."""
-    try:
-        return _read_ply(file, path, max_gaussians, cap, progress)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _read_ply(
-    file: BinaryIO,
-    path: str,
-    max_gaussians: Optional[int],
-    cap: int,
-    progress: Optional[Callable[[int, int], None]],
-) -> Scene:
-    before = os.fstat(file.fileno())
+    unchanged = Unchanged(file, path)
     header = parse_header(os.pread(file.fileno(), MAX_HEADER_BYTES, 0), path)
     vertex, sh_degree = check_layout(header, path)
-    _check_size(file, header, vertex, before.st_size, path, cap)
+    _check_size(file, header, vertex, unchanged.n_bytes, path, how.cap)
 
-    hashing = _HashingReader(file)
+    hashing = HashingReader(file)
     reader = io.BufferedReader(hashing, 1 << 16)
     _skip(reader, header.n_bytes)
-    name = f"ply {header.format}"
-    builder = SceneBuilder(path, name, vertex.count, sh_degree, max_gaussians, vertical_axis(header.comments))
+    builder = SceneBuilder(
+        path,
+        f"ply {header.format}",
+        vertex.count,
+        sh_degree,
+        how.max_gaussians,
+        vertical_axis(header.comments),
+        frame=how.frame or "rdf",
+    )
     blocks = _ascii_blocks if header.format == "ascii" else _binary_blocks
     n_done = 0
     for columns in blocks(reader, header, vertex, path, builder.warn):
         builder.add(_raw_block(columns, sh_degree))
         n_done += len(columns["x"])
-        if progress is not None:
-            progress(n_done, vertex.count)
-    after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise SceneError(f"{path}: the file changed while it was read; try again once it is written")
+        how.report(n_done, vertex.count)
+    unchanged.check()
     return builder.finish(hashing.digest.hexdigest())
 
 
@@ -161,8 +128,8 @@ def _binary_blocks(
     dtype = _dtype(header, vertex, path)
     for element in header.elements[: header.elements.index(vertex)]:
         _skip(reader, element.count * element.row_bytes)
-    for start in range(0, vertex.count, _BLOCK_ROWS):
-        n = min(_BLOCK_ROWS, vertex.count - start)
+    for start in range(0, vertex.count, BLOCK_ROWS):
+        n = min(BLOCK_ROWS, vertex.count - start)
         data = reader.read(n * dtype.itemsize)
         if len(data) < n * dtype.itemsize:
             n_read = start + len(data) // dtype.itemsize
@@ -293,8 +260,8 @@ def write_ply(path: str, scene: Scene, comments: Sequence[str] = ()) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
         with os.fdopen(descriptor, "wb") as file:
             file.write("\n".join(lines).encode("ascii"))
-            for start in range(0, scene.n_splats, _BLOCK_ROWS):
-                file.write(_rows(scene, slice(start, start + _BLOCK_ROWS), len(names)))
+            for start in range(0, scene.n_splats, BLOCK_ROWS):
+                file.write(_rows(scene, slice(start, start + BLOCK_ROWS), len(names)))
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())

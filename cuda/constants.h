@@ -16,6 +16,8 @@
 
 #define TIGHT_SLACK 1.0e-3f            // added to the squared Mahalanobis bound: rounding never drops a tile that alpha reaches
 
+#define SCORE_STEPS 16777216.0f // 2^24: of one pixel's (T alpha)^2; 256 of ALPHA_MAX^2 still fit 32 bits
+
 // --- the tile grid ---
 #define TILE_SIZE 16    // pixels a side: 256 threads, one a pixel
 #define TILE_PIXELS 256 // TILE_SIZE squared

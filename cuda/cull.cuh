@@ -17,9 +17,9 @@ DEVICE float clamp(float value, float low, float high) {
     return value < low ? low : (value > high ? high : value);
 }
 
-// The 2D covariance (pixels^2) as its three distinct entries, and its determinant.
+// The 2D covariance (pixels^2) as its three distinct entries; its determinant, and the one before the blur.
 struct Cov2d {
-    float xx, xy, yy, det;
+    float xx, xy, yy, det, sharp_det;
 };
 
 struct TileRect {

@@ -14,6 +14,7 @@
 #include "sort.cuh"
 #include "ranges.cuh"
 #include "rasterize.cuh"
+#include "score.cuh"
 
 using namespace edgegs;
 
@@ -66,3 +67,5 @@ KERNEL(rasterize_dual_bits, FrameParams, DUAL_THREADS) { rasterize_dual<ExpBits>
 KERNEL(rasterize_warp_exact, FrameParams, WARP_THREADS) { rasterize_warp<ExpExact>(p); }
 KERNEL(rasterize_warp_fast, FrameParams, WARP_THREADS) { rasterize_warp<ExpFast>(p); }
 KERNEL(rasterize_warp_bits, FrameParams, WARP_THREADS) { rasterize_warp<ExpBits>(p); }
+
+KERNEL(score_exact, FrameParams, RASTERIZE_THREADS) { score(p); }

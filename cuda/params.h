@@ -43,6 +43,7 @@ struct FrameParams {
     const uint8 *pixel_backdrop; // [height, width, 3] BGR: what stands behind the splats, in place of `background`
     float *pixel_rgb;           // [height, width, 3] 0..1 before rounding
     float *pixel_transmittance; // [height, width]
+    uint64 *splat_scores;       // [n_splats] sum over pixels and frames of (T alpha)^2, in steps of 1 / SCORE_STEPS
     // camera
     float viewmat[12]; // world to camera, three rows of four
     float camera_position[3];
@@ -70,6 +71,7 @@ struct FrameParams {
     uint32 n_tiles_y;
     uint32 instance_capacity;
     uint32 n_links; // of block_chain: blocks of the fused kernel
+    uint32 antialiased; // whether the opacity makes up for what the blur adds to a splat
 };
 
 // One pass of the radix sort.

@@ -56,6 +56,7 @@ DEVICE float log_2(float value) { return log2f(value); }
 
 // Words that blocks hand to one another within a launch.
 DEVICE uint32 take_ticket(uint32 *counter) { return atomicAdd(counter, 1u); }
+DEVICE void add_to(uint64 *sum, uint64 value) { atomicAdd(sum, value); } // whole numbers: any order gives the same
 DEVICE void publish(uint64 *word, uint64 value) {
     __threadfence();
     *(volatile uint64 *)word = value;

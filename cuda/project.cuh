@@ -152,7 +152,8 @@ DEVICE Cov2d project_covariance(const FrameParams &p, Vec3 t, Vec3 scale, const 
     cov.xx = aa + COV2D_BLUR;
     cov.xy = dot(a, b);
     cov.yy = bb + COV2D_BLUR;
-    cov.det = dot(c, c) + COV2D_BLUR * (aa + bb) + COV2D_BLUR * COV2D_BLUR;
+    cov.sharp_det = dot(c, c);
+    cov.det = cov.sharp_det + COV2D_BLUR * (aa + bb) + COV2D_BLUR * COV2D_BLUR;
     return cov;
 }
 
@@ -194,6 +195,8 @@ DEVICE bool project_splat(const FrameParams &p, uint32 splat, Footprint &f, floa
     f.xy = -cov.xy * inverse_det;
     f.yy = cov.xx * inverse_det;
     f.opacity = shape.opacity;
+    // Mip-Splatting (Yu et al. 2024), eq. 12: the blur spreads a splat, so it is dimmed by as much
+    if (p.antialiased) f.opacity *= square_root(cov.sharp_det * inverse_det);
     Cull::bound(p, cov, f);
     if (!(f.rect.x_end > f.rect.x_begin && f.rect.y_end > f.rect.y_begin)) return false;
     depth = t.z;

@@ -51,8 +51,9 @@ DEVICE PixelState fresh_pixels(const FrameParams &p, uint32 x, uint32 y) {
     return state;
 }
 
-// Composites alpha where `reached`; a pixel stops before its transmittance would fall under the minimum.
-DEVICE void composite(PixelState &state, Pixels alpha, PixelMask reached, const Colour &colour) {
+// Composites alpha where `reached`; a pixel stops before its transmittance would fall under the minimum. Returns the
+// weight of the colour.
+DEVICE Pixels composite(PixelState &state, Pixels alpha, PixelMask reached, const Colour &colour) {
     PixelMask drawn = state.alive & reached & (alpha >= spread(ALPHA_MIN));
     const Pixels transmittance = state.transmittance * (spread(1.0f) - alpha);
     const PixelMask stopped = drawn & (transmittance < spread(TRANSMITTANCE_MIN));
@@ -63,6 +64,7 @@ DEVICE void composite(PixelState &state, Pixels alpha, PixelMask reached, const 
     state.g = multiply_add(weight, spread(colour.g), state.g);
     state.b = multiply_add(weight, spread(colour.b), state.b);
     state.transmittance = select(drawn, transmittance, state.transmittance);
+    return weight;
 }
 
 DEVICE uint8 to_byte(float value) { return uint8(clamp(value, 0.0f, 1.0f) * 255.0f + 0.5f); }
@@ -123,14 +125,14 @@ DEVICE StagedSplat stage_splat(const FrameParams &p, uint32 splat) {
     return s;
 }
 
-// x, y: centres of the pack's first pixel.
-template <typename Exponential> DEVICE void blend(PixelState &state, const StagedSplat &s, Pixels x, float y) {
+// x, y: centres of the pack's first pixel. Returns the weight of the colour.
+template <typename Exponential> DEVICE Pixels blend(PixelState &state, const StagedSplat &s, Pixels x, float y) {
     const Pixels dx = x - spread(s.u);
     const float dy = y - s.v;
     const Pixels power = multiply_add(multiply_add(spread(s.xx), dx, spread(s.xy * dy)), dx, spread(s.yy * dy * dy));
-    if (!any_pixel(power >= spread(POWER_MIN))) return;
+    if (!any_pixel(power >= spread(POWER_MIN))) return spread(0.0f);
     const Pixels alpha = smaller(spread(ALPHA_MAX), spread(s.opacity) * Exponential::exp(power));
-    composite(state, alpha, power <= spread(0.0f), s.colour);
+    return composite(state, alpha, power <= spread(0.0f), s.colour);
 }
 
 template <typename Exponential> DEVICE void rasterize_block(const FrameParams &p) {

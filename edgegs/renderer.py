@@ -21,8 +21,7 @@ from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import depth_bits, digit_plan, variant
-from edgegs.pack import scene_bytes, upload
-from edgegs.scene import Scene
+from edgegs.pack import AnyScene, scene_bytes, upload
 
 C = constants()
 TILE = int(C["TILE_SIZE"])
@@ -71,18 +70,20 @@ class Renderer:
         background: RGB, 0..1.
         keep_float: also give each frame's ``image_f32`` and ``transmittance``.
         takes_backdrop: whether a frame may be drawn over a picture (see ``submit``).
+        keep_scores: add up how much each splat matters to the frames drawn by ``score``.
     """
 
     def __init__(
         self,
         backend: Backend,
-        scene: Scene,
+        scene: AnyScene,
         width: int,
         height: int,
         variant_name: str = "auto",
         background: Sequence[float] = (0.0, 0.0, 0.0),
         keep_float: bool = False,
         takes_backdrop: bool = False,
+        keep_scores: bool = False,
     ) -> None:
         self.backend = backend
         self.variant = variant(variant_name, backend.name)
@@ -105,6 +106,9 @@ class Renderer:
         self._alloc("n_instances", (1,), "u8")
         self._alloc("n_visible", (1,), "u8")
         self._alloc("tile_starts", (self._n_tiles + 1,), "u4")
+        if keep_scores:
+            self._alloc("splat_scores", (n,), "u8")
+            backend.upload(self._buffers["splat_scores"], np.zeros(n, np.uint64))
         self._fused_blocks = -(-n // int(C["PROJECT_THREADS"])) if self.variant.key == "packed32" else 0
         if self.variant.key == "packed32":
             self._alloc("block_chain", (max(1, self._fused_blocks),), "u8")
@@ -151,12 +155,13 @@ class Renderer:
             n_tiles_x=self._n_tiles_x,
             n_tiles_y=self._n_tiles_y,
             n_links=self._fused_blocks,
+            antialiased=int(scene.antialiased),
             depth_bits=depth_bits(self._n_tiles),
         )
         self._plan: List[Launch] = []
         self._grow(max(1 << 14, INSTANCES_PER_SPLAT * n))
 
-    def _check_room(self, scene: Scene) -> None:
+    def _check_room(self, scene: AnyScene) -> None:
         """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit."""
         free = self.backend.free_memory()
         if free is None or scene.n_splats == 0:
@@ -276,6 +281,16 @@ class Renderer:
     def render(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Frame:
         """Draw one frame and wait for it; see ``submit``."""
         return self.collect(self.submit(camera, backdrop))
+
+    def score(self, camera: Camera) -> Frame:
+        """Draw a frame, wait for it, and add each splat's sum of (T · alpha)² over its pixels to ``scores``."""
+        frame = self.render(camera)
+        self.backend.launch("score_exact", self._n_tiles, self._frame)
+        return frame
+
+    def scores(self) -> np.ndarray:
+        """(N,) float64: each splat's sum over frames and pixels of (T · alpha)², its share in what is seen."""
+        return self.read("splat_scores").astype(np.float64) / C["SCORE_STEPS"]
 
     def submit(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Ticket:
         """Begin a frame. At most ``backend.depth`` may be under way; ``collect`` them in their order.
@@ -399,9 +414,9 @@ class Renderer:
         self._backdrops = []
 
 
-def bounding_sphere(scene: Scene) -> Tuple[np.ndarray, float]:
+def bounding_sphere(scene: AnyScene) -> Tuple[np.ndarray, float]:
     """Centre (3,) and radius of a sphere that holds every splat's centre."""
     if scene.n_splats == 0:
         return np.zeros(3), 1.0
-    low, high = scene.means.min(axis=0).astype(np.float64), scene.means.max(axis=0).astype(np.float64)
+    low, high = (corner.astype(np.float64) for corner in scene.raw_bounds())
     return (low + high) / 2, float(np.linalg.norm(high - low)) / 2 + 1e-6

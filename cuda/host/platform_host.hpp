@@ -120,6 +120,7 @@ DEVICE float add(float a, float b) { return a + b; }
 DEVICE float log_2(float value) { return __builtin_log2f(value); }
 
 DEVICE uint32 take_ticket(uint32 *counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED); }
+DEVICE void add_to(uint64 *sum, uint64 value) { __atomic_fetch_add(sum, value, __ATOMIC_RELAXED); }
 DEVICE void publish(uint64 *word, uint64 value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 DEVICE uint64 observe(const uint64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 

@@ -127,6 +127,11 @@ def project_all(p: SimpleNamespace, storage: str, culling: str) -> SimpleNamespa
         p.splat_conics[:, 1] = -cov[:, 0, 1] / det
         p.splat_conics[:, 2] = cov[:, 0, 0] / det
     p.splat_conics[:, 3] = a.opacities
+    if p.antialiased:  # Mip-Splatting (Yu et al. 2024), eq. 12
+        sharp = cov - C.COV2D_BLUR * np.eye(2)
+        sharp_det = np.maximum(sharp[:, 0, 0] * sharp[:, 1, 1] - sharp[:, 0, 1] ** 2, 0)
+        with np.errstate(all="ignore"):
+            p.splat_conics[:, 3] *= np.sqrt(sharp_det / det)
     p.splat_colors[:] = np.clip(np.nan_to_num(colours, nan=0.0), 0, C.COLOUR_MAX)
     with np.errstate(all="ignore"):
         if culling == "radius":
@@ -277,11 +282,7 @@ def ranges(p: SimpleNamespace, key: str) -> None:
 def rasterize(p: SimpleNamespace) -> None:
     """Front-to-back compositing of each tile's list; the rules are in cuda/constants.h."""
     for tile in range(p.n_tiles_x * p.n_tiles_y):
-        x0, y0 = tile % p.n_tiles_x * C.TILE_SIZE, tile // p.n_tiles_x * C.TILE_SIZE
-        x1, y1 = min(x0 + C.TILE_SIZE, p.width), min(y0 + C.TILE_SIZE, p.height)
-        grid = np.meshgrid(np.arange(x0, x1) + 0.5, np.arange(y0, y1) + 0.5)
-        centres = np.stack(grid, axis=-1).reshape(-1, 2)
-        splats = p.instance_splats[p.tile_starts[tile] : p.tile_starts[tile + 1]]
+        (x0, y0, x1, y1), centres, splats = tile_of(p, tile)
         rgb, transmittance = composite(p, splats, centres)
         shape = (y1 - y0, x1 - x0)
         behind = p.background
@@ -296,6 +297,15 @@ def rasterize(p: SimpleNamespace) -> None:
             p.pixel_transmittance[y0:y1, x0:x1] = transmittance.reshape(shape)
 
 
+def tile_of(p: SimpleNamespace, tile: int) -> Tuple[Tuple[int, int, int, int], np.ndarray, np.ndarray]:
+    """A tile's pixels (x begin, y begin, x end, y end), their centres (P, 2), and its splats (S,) in order."""
+    x0, y0 = tile % p.n_tiles_x * C.TILE_SIZE, tile // p.n_tiles_x * C.TILE_SIZE
+    x1, y1 = min(x0 + C.TILE_SIZE, p.width), min(y0 + C.TILE_SIZE, p.height)
+    grid = np.meshgrid(np.arange(x0, x1) + 0.5, np.arange(y0, y1) + 0.5)
+    splats = p.instance_splats[p.tile_starts[tile] : p.tile_starts[tile + 1]]
+    return (x0, y0, x1, y1), np.stack(grid, axis=-1).reshape(-1, 2), splats
+
+
 def alphas_of(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """alpha of splats (S,) at pixel centres (P, 2) -> (S, P); 0 where it is below 1/255 (skipped)."""
     dx = centres[None, :, 0] - p.splat_means2d[splats, 0][:, None]
@@ -306,8 +316,28 @@ def alphas_of(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> np
     return np.where((power <= 0) & (alpha >= C.ALPHA_MIN), alpha, 0)
 
 
-def composite(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Splats (S,) front to back at pixel centres (P, 2) -> RGB (P, 3) and transmittance (P,), no background."""
+def score(p: SimpleNamespace) -> None:
+    """Add each splat's sum of (T alpha)^2 over the pixels of the frame just drawn, in whole steps."""
+    for tile in range(p.n_tiles_x * p.n_tiles_y):
+
+        def add(splats: np.ndarray, weights: np.ndarray) -> None:
+            steps = np.floor(weights**2 * C.SCORE_STEPS + 0.5).astype(np.uint64)
+            np.add.at(p.splat_scores, splats, steps.sum(axis=1))
+
+        _, centres, splats = tile_of(p, tile)
+        composite(p, splats, centres, add)
+
+
+def composite(
+    p: SimpleNamespace,
+    splats: np.ndarray,
+    centres: np.ndarray,
+    note: Optional[Callable[[np.ndarray, np.ndarray], None]] = None,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Splats (S,) front to back at pixel centres (P, 2) -> RGB (P, 3) and transmittance (P,), no background.
+
+    ``note`` is told the weights T alpha of some splats (S',) at all pixels, (S', P), for all of them in turn.
+    """
     rgb = np.zeros((len(centres), 3))
     transmittance = np.ones(len(centres))
     alive = np.ones(len(centres), bool)
@@ -319,7 +349,10 @@ def composite(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> Tu
         # a pixel stops at the first splat that would take it under the minimum, and does not draw it
         stops = (after < C.TRANSMITTANCE_MIN) & (alpha > 0)
         drawn = np.cumsum(stops, axis=0) == 0
-        rgb += np.einsum("sp,sc->pc", before * alpha * drawn, p.splat_colors[step])
+        weights = before * alpha * drawn
+        rgb += np.einsum("sp,sc->pc", weights, p.splat_colors[step])
+        if note is not None:
+            note(step, weights)
         transmittance = transmittance * np.prod(np.where(drawn, 1 - alpha, 1), axis=0)
         alive &= drawn[-1]
         if not alive.any():
@@ -333,6 +366,7 @@ def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
         "sort_compact": sort_compact,
         "sort_scan_rows": sort_scan,
         "duplicate_count": duplicate_count,
+        "score_exact": score,
     }
     for culling in AXES["culling"]:
         for storage in AXES["storage"]:

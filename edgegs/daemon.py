@@ -83,7 +83,7 @@ class Daemon:
         self._stop_reason: Optional[str] = None
         self._signals = Signals(self.stop)
         self._hup = False
-        self._show = Show(config, self._progress, self._go_on)
+        self._show = Show(config, self._progress)
         self._telemetry: Optional[Telemetry] = None
         self._reload: Optional[Reload] = None
         self._reload_result: Dict[str, Any] = {}
@@ -153,11 +153,13 @@ class Daemon:
         self._placeholder.start()
         self._go_on()
         self._loading = ("loading " + os.path.basename(self.config.scene.path), None)
+        self._show.open_backend()
+        self._go_on()
         scene = self._show.load()
         self._loading = ("starting", None)
         self._go_on()
         self._show.open_inputs()
-        self._show.open_device(scene)
+        self._show.bring(scene)
         del scene  # its arrays are on the device now
         self._go_on()
         self._start_telemetry()
@@ -398,7 +400,7 @@ class Daemon:
                 self._reloaded(ConfigError("this run's configuration cannot be read again"))
             else:
                 log.info("reading the configuration again")
-                self._reload = Reload(self._reread, self.config, self._show.scene)
+                self._reload = Reload(self._reread, self.config, self._show.scene, self._show.backend_name)
         if self._reload is not None and self._reload.is_done:
             error = self._reload.error
             if error is None:

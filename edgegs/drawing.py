@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -19,8 +20,11 @@ from edgegs.camera import Camera, InputEvent, PosePath, build_path
 from edgegs.config import Config
 from edgegs.errors import DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
+from edgegs.kernels.variants import variant
+from edgegs.pack import AnyScene
+from edgegs.pack.prepare import MAX_VIEWS, OpenBackend, Wish, prepare
+from edgegs.pack.views import training_views
 from edgegs.renderer import Renderer, Ticket
-from edgegs.scene import Scene, load
 
 if TYPE_CHECKING:
     from edgegs.capture import Capture
@@ -47,12 +51,27 @@ class SceneFacts(NamedTuple):
     signature: Optional[Signature]
 
 
-def load_scene(config: Config, progress: Callable[[int, int], None]) -> Tuple[Scene, SceneFacts]:
-    """Read the scene of a configuration and say what was dropped of it; errors as ``edgegs.scene.load``."""
-    settings = config.scene
+def load_scene(
+    config: Config, backend_name: str, open_scorer: OpenBackend, progress: Callable[[int, int], None]
+) -> Tuple[AnyScene, SceneFacts]:
+    """Read the scene of a configuration and say what was dropped of it.
+
+    Args:
+        backend_name: who will draw it.
+        open_scorer: gives a backend that may draw meanwhile; used where ``scene.max_gaussians`` has to choose.
+        progress: called as ``progress(done, of)``; may raise, to end that.
+
+    Raises:
+        SceneError, InputError, AccessError, DeviceError: as ``edgegs.pack.prepare``.
+    """
+    settings, path = config.scene, config.camera.path
     log.info("loading %s", settings.path)
     seen = signature(settings.path)
-    scene = load(settings.path, max_gaussians=settings.max_gaussians, progress=progress)
+    storage = variant(config.render.variant, backend_name).storage
+    views = None
+    if path is not None and path.kind == "cameras_json" and settings.max_gaussians is not None:
+        views = training_views(path.path, max_views=MAX_VIEWS)[0]
+    scene = prepare(settings.path, Wish(storage, settings.max_gaussians, settings.frame, views), open_scorer, progress)
     for warning in scene.warnings:
         log.warning("%s", warning)
     for cause, rows in scene.dropped.items():
@@ -76,7 +95,7 @@ def open_backend(config: Config) -> Backend:
     return backend
 
 
-def make_renderer(backend: Backend, scene: Scene, config: Config) -> Renderer:
+def make_renderer(backend: Backend, scene: AnyScene, config: Config) -> Renderer:
     """Bring a scene to the device; raises DeviceError when it does not fit, and leaves nothing behind."""
     camera, render = config.camera, config.render
     return Renderer(
@@ -120,28 +139,33 @@ class Show:
 
     Args:
         config: what to show.
-        progress: called as ``progress(rows_done, n_rows)`` while a scene is read; may raise, to end that.
-        go_on: called between the steps that take long; as ``progress``.
+        progress: called as ``progress(done, of)`` while a scene is read or scored; may raise, to end that.
 
     Attributes:
         n_faults: how often the device was opened again.
     """
 
-    def __init__(self, config: Config, progress: Callable[[int, int], None], go_on: Callable[[], None]) -> None:
+    def __init__(self, config: Config, progress: Callable[[int, int], None]) -> None:
         self.config = config
         self.scene: Optional[SceneFacts] = None
         self.facts: Dict[str, Any] = {}
         self.n_faults = 0
-        self._progress, self._go_on = progress, go_on
+        self._progress = progress
         self._backend: Optional[Backend] = None
         self._renderer: Optional[Renderer] = None
         self._path: Optional[PosePath] = None
         self._camera: Optional[Camera] = None
         self._capture: Optional[Capture] = None
 
-    def load(self) -> Scene:
-        """Read the scene; errors as ``edgegs.scene.load``."""
-        scene, self.scene = load_scene(self.config, self._progress)
+    def open_backend(self) -> None:
+        """Open what draws; raises DeviceError."""
+        self._backend = open_backend(self.config)
+
+    def load(self) -> AnyScene:
+        """Read the scene, after ``open_backend``; errors as ``load_scene``."""
+        backend = self._backend
+        assert backend is not None
+        scene, self.scene = load_scene(self.config, backend.name, lambda: nullcontext(backend), self._progress)
         return scene
 
     def open_inputs(self) -> None:
@@ -153,10 +177,9 @@ class Show:
         if self._capture is not None:
             self._capture.start()
 
-    def open_device(self, scene: Scene) -> None:
-        """Bring the scene to a device; raises DeviceError."""
-        self._backend = open_backend(self.config)
-        self._go_on()
+    def bring(self, scene: AnyScene) -> None:
+        """Bring the scene to the device; raises DeviceError."""
+        assert self._backend is not None
         self._renderer = make_renderer(self._backend, scene, self.config)
         self._describe()
 
@@ -177,11 +200,11 @@ class Show:
             except Exception as error:  # the context is gone: nothing of it can be freed in order
                 log.debug("closing a device that failed: %s", error)
         self._renderer = self._backend = None
-        scene = self.load()
         try:
             self._backend = create(name, self.config.render.threads)[0]
         except DeviceError as error:
             raise DeviceLost(str(error)) from None
+        scene = self.load()
         self._renderer = make_renderer(self._backend, scene, self.config)
         self._describe()
 
@@ -199,6 +222,12 @@ class Show:
     def _drawn_with(self) -> Renderer:
         assert self._renderer is not None
         return self._renderer
+
+    @property
+    def backend_name(self) -> str:
+        """Who draws: cuda, host or reference."""
+        assert self._backend is not None
+        return self._backend.name
 
     def begin(self, path_s: float, paused: bool = False) -> Ticket:
         """Begin the frame of a moment of the camera path, seconds; raises DeviceError.
@@ -220,7 +249,7 @@ class Show:
         if self._path is not None:
             self._path.handle(event)
 
-    def swap(self, config: Config, scene: Optional[Scene], facts: SceneFacts) -> None:
+    def swap(self, config: Config, scene: Optional[AnyScene], facts: SceneFacts) -> None:
         """Show what another configuration says, from the next frame on; no frame may be under way.
 
         What may fail comes first, and leaves everything as it was. The old scene is let go of when the new one is on

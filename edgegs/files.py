@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import re
+import secrets
 import stat
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import BinaryIO, Iterator, Optional, Tuple
 
-from edgegs.errors import AccessError, InputError, OutputError
+from edgegs.errors import AccessError, EdgegsError, InputError, OutputError
 
 #: Control characters, and what is no character: half a surrogate pair.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -121,3 +122,73 @@ def replace(path: str, content: bytes, temporary: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def check_output(path: str) -> None:
+    """Raise OutputError or AccessError now if a file cannot be written there, before the work and not after."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    effective = os.access in os.supports_effective_ids
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise OutputError(f"{path}: {folder} is not a folder")
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(target)  # a name that is too long, for one, is refused here
+    except FileNotFoundError as error:
+        raise OutputError(f"{path}: there is no folder {folder}; create it first") from error
+    except PermissionError as error:
+        raise AccessError(f"{path}: no permission to look into {folder}") from error
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    if os.path.isdir(target):
+        raise OutputError(f"{path}: is a directory; name a file in it")
+    if os.path.lexists(target) and not os.path.isfile(target):
+        # Renaming over it would replace /dev/null or a FIFO by a file.
+        raise OutputError(f"{path}: exists and is not a regular file; name another output")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
+        raise AccessError(f"{path}: no permission to write in {folder}")
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """A new file for large content: it takes its name when the block ends, whole and on the disk, or never.
+
+    Use: ``with replacing(path) as file: file.write(…)``. After an error ``path`` is as it was and nothing of ours is
+    left. A link is followed, not replaced; permissions are the umask's.
+
+    Raises:
+        OutputError, AccessError: it cannot be written; what can be known of that beforehand, beforehand.
+    """
+    check_output(path)
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    # In the same folder, since only there a rename is one step; cut, since names have at most 255 bytes.
+    start = os.fsdecode(os.fsencode(name)[:128])
+    temporary = os.path.join(folder, f".{start}.{secrets.token_hex(8)}.part")
+    try:
+        file = open(temporary, "xb")  # noqa: SIM115 (closed below, by the block that also removes it)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
+        raise
+    with contextlib.suppress(OSError):  # some file systems know no sync of folders; the content is safe in any case
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _unwritable(path: str, error: OSError) -> EdgegsError:
+    kind = AccessError if isinstance(error, PermissionError) else OutputError
+    return kind(f"{path}: cannot be written: {error.strerror or error}")

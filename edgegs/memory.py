@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from typing import Optional
 
 _LIBC = ctypes.CDLL(None)
 
@@ -23,3 +24,13 @@ def settle() -> None:
     """``tidy`` at the end of startup; what is there now stays, and no later collection looks through it again."""
     tidy()
     gc.freeze()
+
+
+def available() -> Optional[int]:
+    """Bytes that can still be had, swap included; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            sizes = dict(line.split(":", 1) for line in file)
+        return 1024 * sum(int(sizes[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    except (OSError, ValueError, KeyError):
+        return None

@@ -10,10 +10,12 @@ import logging
 import threading
 from typing import Callable, Optional
 
+from edgegs.backends import create
+from edgegs.backends.base import Backend
 from edgegs.config import Config
 from edgegs.drawing import SceneFacts, load_scene, signature
 from edgegs.errors import ConfigError, EdgegsError
-from edgegs.scene import Scene
+from edgegs.pack import AnyScene
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +31,21 @@ class Reload:
         reread: returns the configuration as it is written now; raises EdgegsError.
         current: the configuration in use.
         scene: what is drawn now.
+        backend_name: who draws.
 
     Attributes (once ``is_done``):
         error: why nothing can be swapped; None when all is well.
         config, scene, facts: the new ones; ``scene`` is None where the one on the device stays.
     """
 
-    def __init__(self, reread: Callable[[], Config], current: Config, scene: SceneFacts) -> None:
+    def __init__(
+        self, reread: Callable[[], Config], current: Config, scene: SceneFacts, backend_name: str
+    ) -> None:
         self.error: Optional[EdgegsError] = None
         self.config = current
-        self.scene: Optional[Scene] = None
+        self.scene: Optional[AnyScene] = None
         self.facts = scene
-        self._reread, self._current = reread, current
+        self._reread, self._current, self._backend_name = reread, current, backend_name
         self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="edgegs-reload", daemon=True)
         self._thread.start()
@@ -58,7 +63,7 @@ class Reload:
             config = self._reread()
             check_change(self._current, config)
             if needs_renderer(self._current, config, self.facts):
-                self.scene, self.facts = load_scene(config, self._progress)
+                self.scene, self.facts = load_scene(config, self._backend_name, self._scorer, self._progress)
             self.config = config
         except EdgegsError as error:
             self.error = error
@@ -69,6 +74,10 @@ class Reload:
         except Exception as error:  # whatever it is, the picture goes on
             log.debug("reload", exc_info=error)
             self.error = EdgegsError(f"{type(error).__name__}: {error}")
+
+    def _scorer(self) -> Backend:
+        """A backend of this thread's own: the loop's may not draw for two."""
+        return create(self._backend_name, self._current.render.threads)[0]
 
     def _progress(self, rows_done: int, n_rows: int) -> None:
         if self._abandoned:

@@ -21,7 +21,7 @@ from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import depth_bits, digit_plan, variant
-from edgegs.pack import AnyScene, scene_bytes, upload
+from edgegs.pack import AnyScene, PackedScene, scene_bytes, upload
 
 C = constants()
 TILE = int(C["TILE_SIZE"])
@@ -86,7 +86,7 @@ class Renderer:
         keep_scores: bool = False,
     ) -> None:
         self.backend = backend
-        self.variant = variant(variant_name, backend.name)
+        self.variant = variant(variant_name, backend.name, isinstance(scene, PackedScene))
         self.width, self.height = int(width), int(height)
         self.n_splats = scene.n_splats
         self.n_frames = 0

@@ -13,6 +13,8 @@ REQUIRED = (
     "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3",
 )  # fmt: skip
 
+RGB = ("red", "green", "blue")
+
 
 def raw_rows(
     n: int, degree: int = 0, seed: int = 0, kind: str = "f4", order: Optional[Sequence[str]] = None

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from plyfile import PlyData
-from scene_files import REQUIRED, expected, good_bytes, header, raw_rows, write_rows
+from scene_files import REQUIRED, RGB, expected, good_bytes, header, raw_rows, write_rows
 
 from edgegs.errors import SceneError
-from edgegs.scene import Scene, load
+from edgegs.scene import Scene, load, write_ply
 
 ARRAYS = ("means", "scales", "quats", "opacities", "sh")
 
@@ -194,12 +194,95 @@ def test_bytes_after_the_last_row_are_a_warning(tmp_path: Path, text: bool) -> N
     assert scene.sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_default_render_mode_and_vertical_axis(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "a.ply", raw_rows(3), comments=["SplatRenderMode: default", "antialiased 0"])
-    assert load(path).up == (0, -1, 0)
-    path = write_rows(tmp_path / "b.ply", raw_rows(3), comments=["Vertical Axis: z"])
-    assert load(path).vertical_axis == "z"
-    assert load(path).up == (0, 0, 1)
+AXES = [([], (0, -1, 0)), (["Vertical axis: y"], (0, -1, 0)), (["Vertical Axis: z"], (0, 0, 1))]
+
+
+@pytest.mark.parametrize(("comments", "up"), AXES)
+def test_vertical_axis(tmp_path: Path, comments: list, up: tuple) -> None:
+    assert load(write_rows(tmp_path / "a.ply", raw_rows(3), comments=comments)).up == up
+
+
+MODES = [
+    ([], False, 0),
+    (["SplatRenderMode: default", "antialiased 0"], False, 0),
+    (["Exported from Brush", "  SPLATRENDERMODE:  MIP  "], True, 0),
+    (["antialiased 1"], True, 0),
+    (["antialiased: true"], True, 0),
+    (["antialiased 1", "SplatRenderMode: default"], False, 0),  # the last word counts, as in splat-transform
+    (["SplatRenderMode: default", "antialiased 1"], True, 0),
+    (["SplatRenderMode:", "antialiased by hand", "SplatRenderModes"], False, 0),
+    (["SplatRenderMode: 2dgs"], False, 1),
+]
+
+
+@pytest.mark.parametrize(("comments", "antialiased", "n_warnings"), MODES)
+@pytest.mark.parametrize("text", [False, True])
+def test_render_modes(tmp_path: Path, comments: list, antialiased: bool, n_warnings: int, text: bool) -> None:
+    scene = load(write_rows(tmp_path / "a.ply", raw_rows(3), text, comments=comments))
+    assert (scene.antialiased, len(scene.warnings)) == (antialiased, n_warnings)
+    assert all("drawn as flat ellipsoids" in text_ for text_ in scene.warnings)
+    same(scene, raw_rows(3), 0)
+
+
+@pytest.mark.parametrize("comments", [[], ["SplatRenderMode: 2dgs"], ["SplatRenderMode: mip"]])
+@pytest.mark.parametrize(("text", "order"), [(False, "<"), (False, ">"), (True, "=")])
+def test_2dgs_is_flat(tmp_path: Path, comments: list, text: bool, order: str) -> None:
+    """No scale_2: the third axis of a 2D splat is its normal."""
+    rows = raw_rows(40, 1)
+    names = [name for name in rows.dtype.names if name != "scale_2"]
+    flat = np.zeros(40, [(name, "f4") for name in names])
+    for name in names:
+        flat[name] = rows[name]
+    scene = load(write_rows(tmp_path / "a.ply", flat, text, order, comments))
+    assert scene.warnings == ["no scale_2: a 2DGS scene, drawn as flat ellipsoids"]
+    assert (scene.dropped, scene.antialiased) == ({}, False)
+    np.testing.assert_allclose(scene.scales[:, 2], 1e-9, rtol=1e-5)
+    rows["scale_2"] = np.log(1e-9)
+    same(scene, rows, 1)
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize(("text", "order"), [(False, "<"), (False, ">"), (True, "=")])
+def test_uchar_colours(tmp_path: Path, degree: int, text: bool, order: str) -> None:
+    plain = raw_rows(256, degree)
+    kinds = [(name, "u1" if name in RGB else "f4") for name in (*RGB, *plain.dtype.names) if "f_dc" not in name]
+    rows = np.zeros(256, kinds)
+    for name in rows.dtype.names[3:]:
+        rows[name] = plain[name]
+    for c, name in enumerate(RGB):
+        rows[name] = np.roll(np.arange(256), 7 * c)
+        plain[f"f_dc_{c}"] = [(int(byte) / 255 - 0.5) / 0.28209479177387814 for byte in rows[name]]
+    scene = load(write_rows(tmp_path / "a.ply", rows, text, order))
+    assert (scene.warnings, scene.sh_degree) == ([], degree)
+    same(scene, plain, degree)
+    shown = 0.5 + 0.28209479177387814 * scene.sh[:, 0].astype(np.float64)
+    np.testing.assert_array_equal(np.rint(shown * 255), np.stack([rows[name] for name in RGB], axis=1))
+
+
+def test_f_dc_comes_before_colours(tmp_path: Path) -> None:
+    rows = raw_rows(5, order=[*REQUIRED, *RGB])
+    same(load(write_rows(tmp_path / "a.ply", rows)), rows, 0)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_degree_4_is_drawn_as_degree_3(tmp_path: Path, text: bool) -> None:
+    rows = raw_rows(30, 4)
+    scene = load(write_rows(tmp_path / "a.ply", rows, text))
+    assert (scene.sh_degree, scene.warnings) == (
+        3,
+        ["SH degree 4: the fourth band is left out, and degree 3 is drawn"],
+    )
+    np.testing.assert_array_equal(scene.sh[:, 15, 1], rows["f_rest_38"])  # channel 1 of 24, coefficient 14
+    np.testing.assert_array_equal(scene.sh, expected(rows, 4)["sh"][:, :16].astype(np.float32))
+
+
+def test_antialiasing_survives_the_round_trip(tmp_path: Path) -> None:
+    first = load(write_rows(tmp_path / "a.ply", raw_rows(5), comments=["antialiased 1"]))
+    write_ply(str(tmp_path / "b.ply"), first)
+    assert b"\ncomment SplatRenderMode: mip\n" in (tmp_path / "b.ply").read_bytes()
+    assert load(tmp_path / "b.ply").antialiased
+    write_ply(str(tmp_path / "c.ply"), load(write_rows(tmp_path / "a.ply", raw_rows(5))))
+    assert not load(tmp_path / "c.ply").antialiased
 
 
 def test_infinities_that_are_legal(tmp_path: Path) -> None:

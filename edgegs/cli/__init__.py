@@ -19,6 +19,7 @@ VERBS = (
     "check_config",
     "synth",
     "info",
+    "pack",
     "kernels",
     "report",
     "bench",

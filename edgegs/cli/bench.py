@@ -8,8 +8,6 @@ import contextlib
 import json
 import logging
 import re
-import sys
-import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from edgegs.cli.options import MAX_THREADS, bounded, size, whole
@@ -30,7 +28,6 @@ DEFAULT_N = 50_000
 DEFAULT_SIZE = (640, 480)
 MAX_SPLATS = 10_000_000
 #: Seconds between two lines of progress where there is no terminal.
-LINE_EVERY_S = 10.0
 #: Of --outputs.
 OUTPUT_SIZE, OUTPUT_FPS, OUTPUT_S = (1280, 720), 30.0, 10.0
 #: Options that mean nothing where nothing is drawn, and their names on the command line.
@@ -197,7 +194,7 @@ def run(
             if peer:
                 contenders.append(peer)
                 title += f" and {peer.name}"
-            measurements = measure(contenders, args.warmup, args.repeats, Progress(title))
+            measurements = measure(contenders, args.warmup, args.repeats, Progress(title, "round"))
             if ladder.twin_is_affordable(scene, camera):
                 log.info("drawing with the float64 twin, to compare")
             document["rows"] += ladder.make_rows(measurements, scene, camera, args.ladder)
@@ -244,9 +241,11 @@ def choose_scene(args: argparse.Namespace) -> Scene:
     if args.preset != "default" and kind != "room":
         raise UsageError(f"--preset {args.preset} is room's; write `edgegs bench room --preset {args.preset}`")
     if kind not in KINDS:
-        from edgegs.scene import load
+        from edgegs.backends import create
+        from edgegs.pack.prepare import Wish, prepare
 
-        return load(kind, max_gaussians=args.n)
+        # baseline needs it as float32, and all are measured on the same splats
+        return prepare(kind, Wish(max_gaussians=args.n), lambda: create(args.backend, args.threads)[0]).unpacked()
     from edgegs.scene.synth import dial, room
 
     n = args.n or DEFAULT_N
@@ -270,23 +269,6 @@ def choose_cameras(args: argparse.Namespace, scene: Scene) -> List[Camera]:
         else:
             cameras.append(Camera(*dial_camera(*one), *one))
     return cameras
-
-
-class Progress:
-    """Rounds done, on stderr: one line that changes on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._on_terminal = sys.stderr.isatty()
-        self._last = time.monotonic()
-
-    def __call__(self, done: int, n: int) -> None:
-        text = f"edgegs: {self._title}: round {done} of {n}"
-        if self._on_terminal:
-            print("\r" + text, end="\n" if done == n else "", file=sys.stderr, flush=True)
-        elif done == 0 or time.monotonic() - self._last >= LINE_EVERY_S:
-            self._last = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
 
 
 def _print(args: argparse.Namespace, document: Dict[str, Any]) -> None:

@@ -67,6 +67,15 @@ class _Whole:
         return value
 
 
+def add_scene_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """The scene and the axes that it is read with."""
+    kinds = ".ply, .compressed.ply, .splat, .spz, .sog or its folder, .glb, .gltf, .egs"
+    parser.add_argument("scene", metavar="SCENE", nargs="+" if several else None, help=f"a scene: {kinds}")
+    parser.add_argument(
+        "--frame", choices=("rdf", "rub"), help="axes that the file was written in, if not what its format says"
+    )
+
+
 def add_backend_options(
     parser: argparse.ArgumentParser, backends: Sequence[str] = ("auto", "cuda", "host", "reference")
 ) -> None:

@@ -7,14 +7,16 @@ import json
 import logging
 import os
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, List
 
-from edgegs.cli.options import add_backend_options, bounded, size, triple, whole
+from edgegs.cli.options import add_backend_options, add_scene_options, bounded, size, triple, whole
+from edgegs.cli.progress import Progress
 from edgegs.errors import DeviceError, InputError, UsageError
 
 if TYPE_CHECKING:
     from edgegs.camera import Camera
-    from edgegs.scene import Scene
+    from edgegs.pack import AnyScene
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ JPEG_QUALITY = 95  # OpenCV's own default: a picture asked for by hand is kept
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("render", help="draw one picture of a scene")
-    parser.add_argument("scene", metavar="SCENE", help="a 3DGS .ply file")
+    add_scene_options(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="picture to write: .png or .jpg")
     parser.add_argument("--size", type=size, metavar="WxH", help="default 1280x720, or the view's own size")
     parser.add_argument("--fov", type=bounded(1, 170), metavar="DEG", help="vertical field of view (default 60)")
@@ -33,7 +35,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--target", type=triple, metavar="x,y,z", help="what it looks at (default: the scene's centre)")
     parser.add_argument("--up", type=triple, metavar="x,y,z", help="default: as the scene's file says, else 0,-1,0")
     parser.add_argument("--background", type=triple, metavar="r,g,b", default=(0.0, 0.0, 0.0), help="0..1 each")
-    parser.add_argument("--max-gaussians", type=whole(1, 2**31 - 1), metavar="N", help="draw at most N splats")
+    parser.add_argument("--max-gaussians", type=whole(1, 2**31 - 1), metavar="N", help="draw the N splats that matter most")
     parser.add_argument(
         "--repeat", type=whole(1, 10**9), metavar="N", default=1, help="draw N times and report the last"
     )
@@ -45,16 +47,20 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     check_arguments(args)
     from edgegs.backends import create, severity
+    from edgegs.kernels.variants import variant
+    from edgegs.pack.prepare import Wish, prepare
     from edgegs.renderer import Renderer
-    from edgegs.scene import load
+    from edgegs.scene import kind_of
 
-    scene = load(args.scene, max_gaussians=args.max_gaussians)
-    for warning in scene.warnings:
-        log.warning("%s", warning)
-    camera = choose_camera(args, scene)
+    kind_of(args.scene)  # what is no scene is refused before anything is built
     backend, why = create(args.backend, args.threads, may_compile=True)
-    log.log(severity(args.backend, backend), "%s", why)
     with backend:
+        wish = Wish(variant(args.variant, backend.name).storage, args.max_gaussians, args.frame)
+        scene = prepare(args.scene, wish, lambda: nullcontext(backend), Progress("preparing the scene"))
+        log.log(severity(args.backend, backend), "%s", why)
+        for warning in scene.warnings:
+            log.warning("%s", warning)
+        camera = choose_camera(args, scene)
         renderer = Renderer(backend, scene, camera.width, camera.height, args.variant, args.background)
         for _ in range(args.repeat):
             frame = renderer.render(camera)
@@ -106,7 +112,7 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
 
 
-def choose_camera(args: argparse.Namespace, scene: Scene) -> Camera:
+def choose_camera(args: argparse.Namespace, scene: AnyScene) -> Camera:
     """The view asked for; with none, the first of the orbit that ``edgegs run`` would make."""
     from edgegs.camera import build_path, load_cameras_json
 

@@ -41,8 +41,8 @@ def main(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed}: must not be negative")
     from edgegs.camera import Camera
+    from edgegs.files import check_output
     from edgegs.scene import write_ply
-    from edgegs.scene.ply import check_output
     from edgegs.scene.synth import dial, dial_camera, room, tiles_per_splat, with_sh_degree
 
     check_output(args.output)

@@ -41,6 +41,7 @@ from edgegs.sinks.uri import OutputUri
 class Scene(Section):
     path: Path
     max_gaussians: Optional[Annotated[int, Field(ge=1, le=2**31 - 1)]] = None
+    frame: Optional[Literal["rdf", "rub"]] = None
 
 
 class Background(Section):

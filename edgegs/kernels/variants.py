@@ -7,7 +7,7 @@ choices. Any combination can be asked for by its choices, such as ``packed-split
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Tuple
 
 from edgegs.errors import DeviceError
@@ -111,10 +111,17 @@ LADDER: Tuple[Variant, ...] = (
 )
 
 
-def variant(name: str, backend: str = "host") -> Variant:
-    """The variant of that name, or of that combination of choices; ``auto`` is the backend's default."""
+def variant(name: str, backend: str = "host", is_packed: bool = False) -> Variant:
+    """The variant of that name, or of that combination of choices; ``auto`` is the backend's default.
+
+    Args:
+        is_packed: the scene is packed already: ``auto`` leaves it so, where it does not matter for speed.
+    """
     if name == "auto":
-        return DEFAULTS[backend]
+        chosen = DEFAULTS[backend]
+        if is_packed and chosen.storage != "packed":
+            return replace(chosen, name=f"{chosen.name}+packed", storage="packed")
+        return chosen
     if name in VARIANTS:
         return VARIANTS[name]
     choices = name.split("-")

@@ -91,6 +91,10 @@ class PackedScene:
 
     @functools.cached_property
     def _unpacked(self) -> Scene:
+        with np.errstate(all="ignore"):  # a file's arrays are not looked at before: the kernels take any number
+            return self._unpack()
+
+    def _unpack(self) -> Scene:
         n, k = self.n_splats, (self.sh_degree + 1) ** 2
         halves = self.halves.astype(np.float32)
         quats = halves[:, :4]
@@ -140,7 +144,7 @@ def quantise(
         sh_scales[band] = np.abs(values).max(axis=(0, 1), initial=0.0) / 127
         steps = values / np.where(sh_scales[band] > 0, sh_scales[band], 1)
         sh_bytes[:, 3 * first : 3 * last] = np.clip(np.rint(steps), -127, 127).reshape(n, 3 * (last - first))
-    center, radius = scene.bounds()
+    center, radius = scene.bounds() if scene.n_splats else (np.zeros(3), 1.0)
     low, high = (means.min(axis=0), means.max(axis=0)) if n else (np.zeros(3, np.float32), np.zeros(3, np.float32))
     return PackedScene(
         means, halves, sh_bytes, sh_scales, half_scale, rows, degree, levels or (n,), levels is not None,

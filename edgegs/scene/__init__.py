@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Optional, Union
+from typing import TYPE_CHECKING, Callable, Optional, Union
 
 from edgegs.errors import InputError
 from edgegs.scene.checks import open_scene_file
@@ -16,7 +16,10 @@ from edgegs.scene.model import Scene
 from edgegs.scene.ply import write_ply
 from edgegs.scene.reading import DEFAULT_CAP, Reading
 
-__all__ = ["DEFAULT_CAP", "Scene", "load", "write_ply"]
+if TYPE_CHECKING:
+    from edgegs.pack import AnyScene
+
+__all__ = ["DEFAULT_CAP", "Scene", "kind_of", "load", "write_ply"]
 
 
 def load(
@@ -25,13 +28,14 @@ def load(
     cap: int = DEFAULT_CAP,
     progress: Optional[Callable[[int, int], None]] = None,
     frame: Optional[str] = None,
-) -> Scene:
-    """Read a scene.
+) -> AnyScene:
+    """Read a scene: a ``PackedScene`` from an .egs file, else a ``Scene``.
 
     Args:
         path: a regular file, or the folder of an unbundled SOG scene; the content, not the name, says what it is.
-        max_gaussians: keep at most this many splats: those with the largest opacity · (largest scale)²,
-            in file order, equal ones by position in the file. None keeps all.
+        max_gaussians: keep at most this many splats: of an .egs file the most important ones, of any other those
+            with the largest opacity · (largest scale)², in file order, equal ones by position in the file (``edgegs.
+            pack.prepare`` chooses better ones). None keeps all.
         cap: refuse a file that promises more splats than this, before anything is allocated for them.
         progress: called as ``progress(rows_done, n_rows)`` after each block.
         frame: the axes that the file was written in, "rdf" (x right, y down, z forward) or "rub" (x right, y up,
@@ -52,3 +56,16 @@ def load(
             return reader_of(identify(file, name))(file, name, how)
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
+
+
+def kind_of(path: Union[str, os.PathLike[str]]) -> str:
+    """The format of a scene file by its first bytes: ply, splat, spz, sog, sog json, gltf or egs; "folder" for a folder.
+
+    Raises:
+        SceneError, InputError, AccessError: as ``load``.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        return "folder"
+    with open_scene_file(name) as file:
+        return identify(file, name)

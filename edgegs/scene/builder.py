@@ -11,6 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from edgegs.errors import EdgegsError, SceneError
+from edgegs.memory import available as available_memory
 from edgegs.scene.frames import turn_means, turn_quats, turn_sh
 from edgegs.scene.model import Scene
 
@@ -24,6 +25,10 @@ MAX_LOG_SIGMA = 0.5 * float(np.log(np.finfo(np.float32).max))
 _MIN_QUAT_NORM = 1e-12
 _LARGE_SIGMA = 20.0
 _SPARE_ROWS = 1 << 16  # so that a small budget does not prune after every few rows
+
+
+class TooLarge(SceneError):
+    """The scene does not fit this machine's memory."""
 
 
 class RawBlock(NamedTuple):
@@ -66,6 +71,13 @@ class SceneBuilder:
         self._warnings: List[str] = []
         capacity = n_rows if self._budget is None else min(n_rows, 2 * self._budget + _SPARE_ROWS)
         k = (sh_degree + 1) ** 2
+        free = available_memory()
+        n_bytes = 4 * capacity * (11 + 3 * k)
+        if free is not None and n_bytes > free:
+            raise TooLarge(
+                f"{path}: its {n_rows:,} splats take {n_bytes / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB are "
+                "free; make it smaller on a larger machine: `edgegs pack SCENE -o SCENE.egs --budget N`"
+            )
         try:
             # Pages that no row is ever written to cost nothing: a file of bad rows stays cheap.
             self._arrays = [np.empty((capacity, *shape), np.float32) for shape in ((3,), (3,), (4,), (), (k, 3))]

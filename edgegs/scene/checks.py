@@ -8,20 +8,21 @@ from typing import BinaryIO
 from edgegs.errors import SceneError
 from edgegs.files import open_regular
 
-# First bytes of what people pass by mistake, or hope for.
+# First bytes of what people pass by mistake.
 _MAGIC = (
-    (b"\x1f\x8b", "gzip data (an SPZ scene, or a compressed file)"),
-    (b"NGSP", "an SPZ scene"),
-    (b"PK\x03\x04", "a zip archive (a SOG scene?)"),
-    (b"glTF", "a binary glTF"),
     (b"RIFF", "a WebP or other RIFF file"),
     (b"\x89PNG", "a PNG picture"),
     (b"\xff\xd8\xff", "a JPEG picture"),
     (b"\x7fELF", "a program"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run 'git lfs pull'"),
     (b"<", "a web page or XML, not a scene: was the download refused?"),
-    (b"{", "JSON"),
+    (b"%PDF", "a PDF document"),
+    (b"7z\xbc\xaf", "a 7-Zip archive: unpack it"),
+    (b"Rar!", "a RAR archive: unpack it"),
+    (b"\xfd7zXZ", "an xz archive: unpack it"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard data: unpack it"),
 )
+_FORMATS = ".ply, .compressed.ply, .splat, .spz, .sog, .glb, .gltf and .egs"
 
 
 def open_scene_file(path: str) -> BinaryIO:
@@ -38,15 +39,16 @@ def open_scene_file(path: str) -> BinaryIO:
     return file
 
 
-def refuse_unless_ply(head: bytes, path: str) -> None:
-    """Raise SceneError naming what the file is, unless ``head`` (its first bytes) begins a PLY."""
-    if head.startswith(b"ply") and head[3:4] in (b"\n", b"\r", b" ", b"\t"):
-        return
+def begins_ply(head: bytes) -> bool:
+    """Whether a file's first bytes begin a PLY."""
+    return head.startswith(b"ply") and head[3:4] in (b"\n", b"\r", b" ", b"\t")
+
+
+def not_a_scene(head: bytes, path: str) -> SceneError:
+    """The error that says what a file is which no reader knows; ``head``: its first bytes."""
     kind = next((text for magic, text in _MAGIC if head.lstrip(b"\xef\xbb\xbf \r\n").startswith(magic)), None)
     if kind is None and head[:3].lower() == b"ply":
         kind = "damaged: the first line must be 'ply'"
-    raise SceneError(
-        "{}: not a PLY file; it is {}. edgegs reads 3DGS scenes as .ply; export or convert it to that".format(
-            path, kind or "of no known kind (the first line is not 'ply')"
-        )
+    return SceneError(
+        f"{path}: not a scene; it is {kind or 'of no known kind'}. edgegs reads {_FORMATS}: export or convert it to one"
     )

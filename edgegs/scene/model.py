@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
 #: Percentiles that bound a scene: what lies outside (floaters, far background) does not steer a camera.
 BOUNDS_PERCENTILES = (5.0, 95.0)
 _BOUNDS_SAMPLE = 1 << 18  # percentiles of more rows cost time and change nothing that matters
+
+
+#: A scene's arrays, each with a row a splat.
+ARRAYS = ("means", "scales", "quats", "opacities", "sh")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +71,7 @@ class Scene:
     @property
     def nbytes(self) -> int:
         """Bytes of the five arrays, which is also what they take on the device as float32."""
-        arrays = (self.means, self.scales, self.quats, self.opacities, self.sh)
-        return sum(array.nbytes for array in arrays)
+        return sum(getattr(self, name).nbytes for name in ARRAYS)
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -75,8 +79,8 @@ class Scene:
         if self.file_sha256:
             return self.file_sha256
         digest = hashlib.sha256()
-        for array in (self.means, self.scales, self.quats, self.opacities, self.sh):
-            digest.update(array.reshape(-1).view(np.uint8).data)
+        for name in ARRAYS:
+            digest.update(getattr(self, name).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def bounds(self) -> Tuple[np.ndarray, float]:
@@ -101,6 +105,11 @@ class Scene:
     def up(self) -> Tuple[float, float, float]:
         """Unit vector that points up in the scene's frame."""
         return up_of(self.vertical_axis)
+
+    def take(self, rows: np.ndarray) -> Scene:
+        """Those of its splats, (M,) indices or (N,) bool, in that order; what the file is said to hold stays."""
+        arrays: Dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in ARRAYS}
+        return dataclasses.replace(self, **arrays)
 
     def unpacked(self) -> Scene:
         """Itself: a ``PackedScene`` has to be unpacked first."""

@@ -1,4 +1,4 @@
-"""3DGS scenes as PLY: ascii or binary, any property order, SH degree 0 to 3; and the writer.
+"""3DGS scenes as PLY: ascii or binary, any property order, SH degree 0 to 4; and the writer.
 
 plyfile turns the checked header into a dtype. The rows are read in blocks and not through plyfile's memory
 map, for two reasons: a file cut short under a map kills the process (SIGBUS) where a short read is an error
@@ -10,24 +10,27 @@ from __future__ import annotations
 import io
 import os
 import re
-import stat
-import tempfile
 from typing import BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 from plyfile import PlyData, PlyParseError
 
-from edgegs.errors import AccessError, OutputError, SceneError
+from edgegs.errors import SceneError
+from edgegs.files import replacing
 from edgegs.scene.builder import MIN_SIGMA, RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
 from edgegs.scene.ply_header import MAX_HEADER_BYTES, Element, Header, clip, parse_header
-from edgegs.scene.ply_layout import check_layout, vertical_axis
+from edgegs.scene.ply_layout import RGB, Layout, is_compressed, plain_layout
 from edgegs.scene.reading import BLOCK_ROWS, HashingReader, Reading, Unchanged
 
 _ASCII_BLOCK_ROWS = 1 << 12
+#: A block ends early at this many bytes: rows may be far longer than those of a scene.
+_BLOCK_BYTES = 16 << 20
 _MAX_LINE = 64 * 1024
+_MAX_ROWS_BEFORE = 1_000_000
 #: Bytes after the last row that are still hashed and warned about rather than refused.
 _MAX_TAIL_BYTES = 1 << 28
+_C0 = 0.28209479177387814  # of the spherical harmonic of degree 0
 _EXTRA = "after the {:,} splats that the header promises, {} are ignored"
 _Columns = Dict[str, np.ndarray]  # property -> one value a row
 _BYTE_ORDER = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
@@ -37,48 +40,57 @@ def read_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
     """Read a 3DGS PLY from an open unbuffered file; see ``edgegs.scene.load``."""
     unchanged = Unchanged(file, path)
     header = parse_header(os.pread(file.fileno(), MAX_HEADER_BYTES, 0), path)
-    vertex, sh_degree = check_layout(header, path)
-    _check_size(file, header, vertex, unchanged.n_bytes, path, how.cap)
+    if is_compressed(header):
+        from edgegs.scene.compressed_ply import read_compressed_ply  # which needs this module
+
+        return read_compressed_ply(file, path, how)
+    layout = plain_layout(header, path)
+    vertex = layout.vertex
+    how.check_count(vertex.count, path, f"header line {vertex.line}")
+    _check_size(file, header, vertex, unchanged.n_bytes, path)
 
     hashing = HashingReader(file)
     reader = io.BufferedReader(hashing, 1 << 16)
-    _skip(reader, header.n_bytes)
+    skip(reader, header.n_bytes)
     builder = SceneBuilder(
         path,
         f"ply {header.format}",
         vertex.count,
-        sh_degree,
+        layout.sh_degree,
         how.max_gaussians,
-        vertical_axis(header.comments),
-        frame=how.frame or "rdf",
+        layout.vertical_axis,
+        layout.antialiased,
+        how.frame or "rdf",
     )
+    for warning in layout.warnings:
+        builder.warn(warning)
     blocks = _ascii_blocks if header.format == "ascii" else _binary_blocks
     n_done = 0
     for columns in blocks(reader, header, vertex, path, builder.warn):
-        builder.add(_raw_block(columns, sh_degree))
+        builder.add(_raw_block(columns, layout))
         n_done += len(columns["x"])
         how.report(n_done, vertex.count)
     unchanged.check()
     return builder.finish(hashing.digest.hexdigest())
 
 
-def _check_size(file: BinaryIO, header: Header, vertex: Element, size: int, path: str, cap: int) -> None:
-    """Compare the counts with the cap, the file's size and its holes; all numbers are Python ints."""
-    if vertex.count == 0:
-        raise SceneError(f"{path}: header line {vertex.line}: a scene of zero splats")
-    if vertex.count > cap:
-        raise SceneError(
-            f"{path}: header line {vertex.line} promises {vertex.count:,} splats, and the limit is "
-            f"{cap:,}; reduce the scene first"
-        )
+def _check_size(file: BinaryIO, header: Header, vertex: Element, size: int, path: str) -> None:
+    """Compare the counts with the file's size and its holes; all numbers are Python ints."""
+    before = [element for element in header.elements[: header.elements.index(vertex)] if element.properties]
     start = header.n_bytes
     if header.format == "ascii":
+        n_before = sum(element.count for element in before)
+        if n_before > _MAX_ROWS_BEFORE:
+            raise SceneError(
+                f"{path}: {n_before:,} rows of other elements come before the splats, and the limit is "
+                f"{_MAX_ROWS_BEFORE:,}; write it as a binary PLY"
+            )
         # A value takes a digit and a separator at least; the last separator may be missing.
-        n_present = (size - start + 1) // (2 * len(vertex.properties))
+        start += sum(2 * element.count * len(element.properties) for element in before)
+        n_present = max(0, size - start + 1) // (2 * len(vertex.properties))
         end = size
     else:
-        for element in header.elements[: header.elements.index(vertex)]:
-            start += element.count * element.row_bytes
+        start += sum(element.count * element.row_bytes for element in before)
         n_present = max(0, size - start) // vertex.row_bytes
         end = start + vertex.count * vertex.row_bytes
     if n_present < vertex.count:
@@ -93,22 +105,22 @@ def _check_size(file: BinaryIO, header: Header, vertex: Element, size: int, path
             f"{path}: {size - end:,} bytes follow the {vertex.count:,} splats that header line {vertex.line} "
             "promises; not a 3DGS scene"
         )
-    hole = _first_hole(file, start)
-    if hole is not None and hole < end:
+    refuse_holes(file, header.n_bytes, end, size, path)
+
+
+def refuse_holes(file: BinaryIO, start: int, end: int, size: int, path: str) -> None:
+    """Raise SceneError for a sparse file, nothing of which was ever written between ``start`` and ``end``."""
+    try:
+        hole = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+    except (OSError, AttributeError):  # a file system that cannot tell
+        return
+    finally:
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+    if hole < end:
         raise SceneError(
             f"{path}: a sparse file: nothing was ever written at byte {hole:,} of {size:,}; "
             "is the copy or download complete?"
         )
-
-
-def _first_hole(file: BinaryIO, start: int) -> Optional[int]:
-    """Offset of the first hole at or after ``start``; None where the system cannot tell."""
-    try:
-        return os.lseek(file.fileno(), start, os.SEEK_HOLE)
-    except (OSError, AttributeError):
-        return None
-    finally:
-        os.lseek(file.fileno(), 0, os.SEEK_SET)
 
 
 def _dtype(header: Header, vertex: Element, path: str) -> np.dtype:
@@ -127,16 +139,17 @@ def _binary_blocks(
 ) -> Iterator[_Columns]:
     dtype = _dtype(header, vertex, path)
     for element in header.elements[: header.elements.index(vertex)]:
-        _skip(reader, element.count * element.row_bytes)
-    for start in range(0, vertex.count, BLOCK_ROWS):
-        n = min(BLOCK_ROWS, vertex.count - start)
+        skip(reader, element.count * element.row_bytes)
+    n_block = min(BLOCK_ROWS, _BLOCK_BYTES // dtype.itemsize)
+    for start in range(0, vertex.count, n_block):
+        n = min(n_block, vertex.count - start)
         data = reader.read(n * dtype.itemsize)
         if len(data) < n * dtype.itemsize:
             n_read = start + len(data) // dtype.itemsize
             raise SceneError(f"{path}: ends after {n_read:,} of {vertex.count:,} splats")
         rows = np.frombuffer(data, dtype)
         yield {name: rows[name] for name in vertex.properties}
-    n_tail = _skip(reader, None)
+    n_tail = skip(reader, None)
     later = header.elements[header.elements.index(vertex) + 1 :]
     n_extra = n_tail - sum(element.count * element.row_bytes for element in later)
     if n_extra > 0 and not any(element.has_list for element in later):
@@ -146,35 +159,61 @@ def _binary_blocks(
 def _ascii_blocks(
     reader: BinaryIO, header: Header, vertex: Element, path: str, warn: Callable[[str], None]
 ) -> Iterator[_Columns]:
-    # Latin-1 never fails, and universal newlines cover CRLF and lone CR.
-    text = io.TextIOWrapper(reader, encoding="latin-1", newline=None)
+    text = _TextRows(reader, path)
     for element in header.elements[: header.elements.index(vertex)]:
         for row in range(element.count if element.properties else 0):
-            _ascii_line(text, path, element, row)
-    for start in range(0, vertex.count, _ASCII_BLOCK_ROWS):
-        n = min(_ASCII_BLOCK_ROWS, vertex.count - start)
-        lines = [_ascii_line(text, path, vertex, start + i) for i in range(n)]
+            text.row(element, row)
+    start = 0
+    while start < vertex.count:
+        lines: List[str] = []
+        room = _BLOCK_BYTES // 4  # NumPy's text reader takes a few times as much
+        while room > 0 and len(lines) < min(_ASCII_BLOCK_ROWS, vertex.count - start):
+            lines.append(text.row(vertex, start + len(lines)))
+            room -= len(lines[-1])
         values = _ascii_values(lines, start, len(vertex.properties), path)
         yield {name: values[:, i] for i, name in enumerate(vertex.properties)}
-    extra = False
-    for piece in iter(lambda: text.read(_MAX_LINE), ""):
-        extra = extra or not piece.isspace()
-    if extra and header.elements[-1] is vertex:
+        start += len(lines)
+    if text.more() and header.elements[-1] is vertex:
         warn(_EXTRA.format(vertex.count, "further lines"))
 
 
-def _ascii_line(text: io.TextIOWrapper, path: str, element: Element, row: int) -> str:
-    while True:
-        line = text.readline(_MAX_LINE)
-        if not line:
-            raise SceneError(
-                f"{path}: ends after {row:,} of {element.count:,} rows of element {clip(element.name)}; "
-                "is the copy or download complete?"
-            )
-        if len(line) >= _MAX_LINE:
-            raise SceneError(f"{path}: row {row:,} of element {clip(element.name)} is over 64 KiB")
-        if not line.isspace():
-            return line
+class _TextRows:
+    """The rows of a text file. Blank lines between them count for nothing, but not without end."""
+
+    def __init__(self, reader: BinaryIO, path: str) -> None:
+        # Latin-1 never fails, and universal newlines cover CRLF and lone CR.
+        self._text = io.TextIOWrapper(reader, encoding="latin-1", newline=None)
+        self._path = path
+        self._n_blank_left = 1000
+
+    def row(self, element: Element, row: int) -> str:
+        """The next line that is not blank; ``element`` and ``row`` are for messages."""
+        while True:
+            line = self._text.readline(_MAX_LINE)
+            if not line:
+                raise SceneError(
+                    f"{self._path}: ends after {row:,} of {element.count:,} rows of element {clip(element.name)}; "
+                    "is the copy or download complete?"
+                )
+            if len(line) >= _MAX_LINE:
+                raise SceneError(f"{self._path}: row {row:,} of element {clip(element.name)} is over 64 KiB")
+            if not line.isspace():
+                self._n_blank_left += 4
+                return line
+            self._n_blank_left -= 1
+            if self._n_blank_left < 0:
+                name = clip(element.name)
+                raise SceneError(f"{self._path}: little but blank lines before row {row:,} of element {name}")
+
+    def more(self) -> bool:
+        """Read to the end, for the digest: is there anything but blanks?"""
+        found, n_read = False, 0
+        for piece in iter(lambda: self._text.read(_MAX_LINE), ""):
+            found = found or not piece.isspace()
+            n_read += len(piece)
+            if n_read > _MAX_TAIL_BYTES:
+                raise SceneError(f"{self._path}: over {n_read - 1:,} bytes follow the last splat; not a 3DGS scene")
+        return found
 
 
 def _ascii_values(lines: List[str], start: int, n_columns: int, path: str) -> np.ndarray:
@@ -198,7 +237,7 @@ def _ascii_values(lines: List[str], start: int, n_columns: int, path: str) -> np
     raise SceneError(f"{path}: rows {start:,} to {last:,} cannot be read as numbers")
 
 
-def _skip(reader: BinaryIO, n_bytes: Optional[int]) -> int:
+def skip(reader: BinaryIO, n_bytes: Optional[int]) -> int:
     """Read and forget ``n_bytes`` (None: everything left), for the digest; returns how many there were."""
     n_skipped = 0
     while n_bytes is None or n_skipped < n_bytes:
@@ -210,11 +249,16 @@ def _skip(reader: BinaryIO, n_bytes: Optional[int]) -> int:
     return n_skipped
 
 
-def _raw_block(columns: _Columns, sh_degree: int) -> RawBlock:
+def _raw_block(columns: _Columns, layout: Layout) -> RawBlock:
     """Columns by name to the arrays of a RawBlock; f_rest is channel-major in the file."""
-    k_rest = (sh_degree + 1) ** 2 - 1
+    columns = dict(columns)
+    if layout.flat:
+        columns["scale_2"] = np.full(len(columns["x"]), -np.inf, np.float32)
+    for c, name in enumerate(RGB if layout.rgb else ()):
+        columns[f"f_dc_{c}"] = (columns[name] / 255 - 0.5) / _C0
+    k_rest = (layout.sh_degree + 1) ** 2 - 1
     sh_names = [f"f_dc_{c}" for c in range(3)]
-    sh_names += [f"f_rest_{c * k_rest + k}" for k in range(k_rest) for c in range(3)]
+    sh_names += [f"f_rest_{c * (layout.n_rest // 3) + k}" for k in range(k_rest) for c in range(3)]
     return RawBlock(
         _stack(columns, ["x", "y", "z"]),
         _stack(columns, ["scale_0", "scale_1", "scale_2"]),
@@ -236,7 +280,8 @@ def _stack(columns: _Columns, names: List[str]) -> np.ndarray:
 def write_ply(path: str, scene: Scene, comments: Sequence[str] = ()) -> None:
     """Write the standard 3DGS PLY: binary little-endian float32, in the order Inria's trainer writes.
 
-    Opacity goes back to its logit and sigma to its logarithm. The file appears complete or not at all.
+    Opacity goes back to its logit and sigma to its logarithm; comments carry the vertical axis and, of an antialiased
+    scene, "SplatRenderMode: mip", as Brush writes it. The file appears complete or not at all.
 
     Args:
         comments: header comment lines, ASCII, without line ends.
@@ -249,55 +294,14 @@ def write_ply(path: str, scene: Scene, comments: Sequence[str] = ()) -> None:
     names += [f"f_rest_{i}" for i in range(3 * k_rest)]
     names += ["opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
     lines = ["ply", "format binary_little_endian 1.0"]
-    lines += [f"comment {comment}" for comment in (*comments, f"Vertical axis: {scene.vertical_axis}")]
+    mode = ["SplatRenderMode: mip"] if scene.antialiased else []
+    lines += [f"comment {comment}" for comment in (*comments, f"Vertical axis: {scene.vertical_axis}", *mode)]
     lines += [f"element vertex {scene.n_splats}"]
     lines += [f"property float {name}" for name in names] + ["end_header", ""]
-    check_output(path)
-    target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    temporary = ""
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write("\n".join(lines).encode("ascii"))
-            for start in range(0, scene.n_splats, BLOCK_ROWS):
-                file.write(_rows(scene, slice(start, start + BLOCK_ROWS), len(names)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        kind = AccessError if isinstance(error, PermissionError) else OutputError
-        raise kind(f"{path}: cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
-
-
-def check_output(path: str) -> None:
-    """Raise OutputError or AccessError now if a file cannot be written there, before the work and not after."""
-    target = os.path.realpath(path)
-    folder = os.path.dirname(target)
-    effective = os.access in os.supports_effective_ids
-    try:
-        if not stat.S_ISDIR(os.stat(folder).st_mode):
-            raise OutputError(f"{path}: {folder} is not a folder")
-    except FileNotFoundError as error:
-        raise OutputError(f"{path}: there is no folder {folder}; create it first") from error
-    except PermissionError as error:
-        raise AccessError(f"{path}: no permission to look into {folder}") from error
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    if os.path.isdir(target):
-        raise OutputError(f"{path}: is a directory; name a file in it")
-    if os.path.lexists(target) and not os.path.isfile(target):
-        # Renaming over it would replace /dev/null or a FIFO by a file.
-        raise OutputError(f"{path}: exists and is not a regular file; name another output")
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
-        raise AccessError(f"{path}: no permission to write in {folder}")
+    with replacing(path) as file:
+        file.write("\n".join(lines).encode("ascii"))
+        for start in range(0, scene.n_splats, BLOCK_ROWS):
+            file.write(_rows(scene, slice(start, start + BLOCK_ROWS), len(names)))
 
 
 def _rows(scene: Scene, part: slice, n_columns: int) -> bytes:
@@ -310,10 +314,3 @@ def _rows(scene: Scene, part: slice, n_columns: int) -> bytes:
     rows[:, -7:-4] = np.log(np.maximum(scene.scales[part].astype(np.float64), MIN_SIGMA))
     rows[:, -4:] = scene.quats[part]
     return rows.tobytes()
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

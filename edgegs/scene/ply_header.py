@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 from edgegs.errors import SceneError
-from edgegs.scene.checks import refuse_unless_ply
+from edgegs.scene.checks import begins_ply, not_a_scene
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PROPERTIES = 256
@@ -73,7 +73,8 @@ def parse_header(head: bytes, path: str) -> Header:
     """
     skipped = len(_BOM) if head.startswith(_BOM) else 0  # a text editor on Windows puts one there
     head = head[skipped:]
-    refuse_unless_ply(head, path)
+    if not begins_ply(head):
+        raise not_a_scene(head, path)
     lines, n_bytes = _split(head, path)
     header = Header("", [], [], n_bytes + skipped)
     n_properties = 0

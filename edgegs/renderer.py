@@ -284,6 +284,8 @@ class Renderer:
 
     def score(self, camera: Camera) -> Frame:
         """Draw a frame, wait for it, and add each splat's sum of (T · alpha)² over its pixels to ``scores``."""
+        if "splat_scores" not in self._buffers:
+            raise ValueError("this renderer was made without keep_scores")
         frame = self.render(camera)
         self.backend.launch("score_exact", self._n_tiles, self._frame)
         return frame

@@ -97,6 +97,7 @@ class Harness:
         self.path = os.path.join(folder, found.file_name)
         self._folder = folder
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._good = [data for data in self.seeds if self._decodes(data)]
         self._listing = sorted(os.listdir(folder))
         self._status = os.open("/proc/self/status", os.O_RDONLY)
         with contextlib.suppress(OSError):  # where it is refused, growth below the highest so far goes unseen
@@ -117,12 +118,24 @@ class Harness:
         os.close(self._descriptor)
         os.close(self._status)
 
+    def _decodes(self, data: bytes) -> bool:
+        self._write(data)
+        try:
+            self._load(self.path)
+        except Exception:  # of whatever kind: it will be tried, and looked at, as an input
+            return False
+        return True
+
+    def _write(self, data: bytes) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, data, 0)
+
     def input(self, seed: int, index: int) -> bytes:
         """Input number ``index``: the seeds themselves first, then what is made of them."""
         if index < len(self.seeds):
             return self.seeds[index]
         rng = random.Random(f"{seed} {self.reader} {index}")
-        data = rng.choice(self.seeds)
+        data = rng.choice(self._good if self._good and rng.random() < 0.7 else self.seeds)
         if rng.random() < 0.05:
             other = rng.choice(self.seeds)
             return spoil(rng, data[: rng.randrange(len(data) + 1)] + other[rng.randrange(len(other) + 1) :])
@@ -131,8 +144,7 @@ class Harness:
     def attempt(self, data: bytes, index: int = -1) -> Optional[str]:
         """Load one input; what was wrong with how that went, None when nothing was."""
         global _events
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, data, 0)
+        self._write(data)
         before = os.fstat(self._descriptor)
         fault, detail = None, ""
         self.n_inputs += 1

@@ -97,6 +97,14 @@ def test_a_frame_drawn_again_for_want_of_room_counts_once(any_backend):
     renderer.close()
 
 
+def test_a_renderer_that_keeps_no_scores_says_so(host):
+    camera = scenes.camera()
+    renderer = Renderer(host, scenes.cloud(1, seed=1), camera.width, camera.height, "exact")
+    with pytest.raises(ValueError, match="keep_scores"):
+        renderer.score(camera)
+    renderer.close()
+
+
 # --- antialiased scenes ---
 
 

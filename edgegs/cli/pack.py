@@ -106,7 +106,8 @@ def read(args: argparse.Namespace, progress: Progress) -> Scene:
 
     if len(args.scene) == 1:
         return load(args.scene[0], frame=args.frame, progress=progress).unpacked()
-    return concatenate([load(path, frame=args.frame, progress=progress).unpacked() for path in args.scene])
+    # one by one: only the sum and one of them are in memory
+    return concatenate(load(path, frame=args.frame, progress=progress).unpacked() for path in args.scene)
 
 
 def choose_views(args: argparse.Namespace, scene: Scene) -> Tuple[str, List[Camera], List[Camera]]:

@@ -15,12 +15,14 @@ struct KeyRef64 {
     static DEVICE uint32 tile(const FrameParams &, Type key) { return uint32(key >> 32); }
 };
 
-// RoofGS's key: as many bits as the tiles need, the rest for the quantised depth.
+// RoofGS's key: as many bits as the tiles need, the rest for the quantised depth; not linear in it as there, but in its
+// float's bits, which rise like the logarithm: trained scenes have floaters a thousand times as far as what is looked at.
 struct KeyPacked32 {
     typedef uint32 Type;
     static DEVICE Type key(const FrameParams &p, uint32 tile, float depth) {
         const float last = float((1u << p.depth_bits) - 1u);
-        const float step = round_down(clamp((depth - p.depth_begin) * p.depth_scale, 0.0f, last));
+        const float rise = float(int(float_bits(depth) - p.depth_begin));
+        const float step = round_down(clamp(rise * p.depth_scale, 0.0f, last));
         return tile << p.depth_bits | uint32(step);
     }
     static DEVICE uint32 tile(const FrameParams &p, Type key) { return key >> p.depth_bits; }

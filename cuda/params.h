@@ -58,8 +58,8 @@ struct FrameParams {
     float sh_scales[12]; // [degree, RGB] of one step of the INT8 SH
     float half_scale;    // of one unit of the FP16 scales, a power of two
     // key packed32
-    float depth_begin; // camera z of depth 0
-    float depth_scale; // steps a unit of z
+    uint32 depth_begin; // bits of the float camera z of depth 0
+    float depth_scale;  // steps a unit of those bits
     uint32 depth_bits; // of the key, below the tile's
     // sizes
     uint32 n_splats;

@@ -357,11 +357,13 @@ class Renderer:
             raise ValueError(f"the camera is {camera.width}x{camera.height}")
         viewmat = np.asarray(camera.viewmat, np.float64)
         position = -viewmat[:3, :3].T @ viewmat[:3, 3]
-        # packed32 quantises depth between the nearest and farthest that the scene's extent allows from here
+        # packed32 quantises depth between the nearest and farthest that the scene's extent allows from here, by the
+        # bits of the float, which rise like its logarithm: one floater far away does not coarsen what is near
         centre, radius = self._sphere
         distance = float(np.linalg.norm(position - centre))
-        begin = max(camera.near, distance - radius)
-        span = max(min(camera.far, distance + radius) - begin, 1e-6 * begin)
+        nearest = max(camera.near, distance - radius)
+        farthest = max(min(camera.far, distance + radius), nearest)
+        begin, end = (int(np.float32(depth).view(np.uint32)) for depth in (nearest, farthest))
         self._frame.set(
             viewmat=viewmat[:3].reshape(-1),
             camera_position=position,
@@ -372,7 +374,7 @@ class Renderer:
             near_plane=camera.near,
             far_plane=camera.far,
             depth_begin=begin,
-            depth_scale=(2 ** depth_bits(self._n_tiles) - 1) / span,
+            depth_scale=(2 ** depth_bits(self._n_tiles) - 1) / max(end - begin, 1),
         )
 
     def _launch(self) -> List[Tuple[str, Any, Any]]:

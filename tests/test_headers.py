@@ -55,3 +55,13 @@ def test_pointers_come_first():
     for fields in structs().values():
         pointers = [field.is_pointer for field in fields]
         assert pointers == sorted(pointers, reverse=True)
+
+
+def test_the_cuda_backend_launches_every_kernel_with_the_threads_that_it_is_written_for():
+    from edgegs.backends.cuda import THREADS
+
+    text = (shipped("cuda") / "edgegs.cu").read_text()
+    kernels = re.findall(r"^KERNEL\((\w+), \w+, (\w+)\)", text, re.MULTILINE)
+    assert len(kernels) > 30
+    for kernel, threads in kernels:
+        assert next((name for start, name in THREADS.items() if kernel.startswith(start)), None) == threads, kernel

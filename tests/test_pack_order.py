@@ -64,12 +64,14 @@ def test_levels_are_cut_by_score_and_chunks_by_place(n: int) -> None:
 @given(st.integers(1, 5_000_000))
 def test_levels_grow_by_a_quarter(n: int) -> None:
     levels = level_ends(n)
-    assert levels[0] == FIRST_LEVEL or (levels == (n,) and n < 1.125 * FIRST_LEVEL)
+    assert levels[0] == FIRST_LEVEL or (levels == (n,) and n < 1.5 * FIRST_LEVEL)
     assert levels[-1] == n
     assert all(end % CHUNK == 0 for end in levels[:-1])
-    growth = [b / a for a, b in zip(levels, levels[1:])]
+    growth = [b / a for a, b in zip(levels, levels[1:]) if a >= 16 * CHUNK]
     assert all(1.23 < g < 1.27 for g in growth[:-1])
     assert not growth or 1.12 < growth[-1] < 1.41
+    # the first ones are as fine as chunks allow
+    assert all(b - a == CHUNK for a, b in zip(levels[:-1], levels[1:-1]) if b <= 4 * CHUNK)
 
 
 @given(st.integers(0, 3000))
@@ -148,7 +150,7 @@ def test_the_order_is_the_same_everywhere(scored: bool) -> None:
     scores = numbers(20_000, 7, 5000).astype(np.float64) if scored else None
     order, _ = arrange(means, scores)
     digest = hashlib.sha256(order.astype("<u4").tobytes()).hexdigest()
-    assert digest[:16] == ("65f2ec30177647dd" if scored else "27ef1abaf5da4463")
+    assert digest[:16] == ("5d8855165f1cf04a" if scored else "27ef1abaf5da4463")
 
 
 def test_morton_codes_interleave_and_never_fall_along_an_axis() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scenes
@@ -24,6 +26,7 @@ from edgegs.kernels.variants import (
 from edgegs.pack import quantise as pack
 from edgegs.renderer import Renderer
 from edgegs.scene import load
+from edgegs.scene.model import ARRAYS
 
 ALL = [v.name for v in combinations()]
 DRAWN_BY = ["host", "host-check-shuffled", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -176,14 +179,31 @@ def test_depth_quantisation_is_monotone_and_as_fine_as_it_should_be(host, size):
     order = renderer.read("instance_splats")[: frame.n_instances]
     depths = renderer.read("splat_depths")
     assert (np.diff(z[order][keys >> bits == keys[0] >> bits]) >= 0).all()  # tile by tile front to back
+    bits_of = depths.view(np.int32).astype(np.int64)
+    span = int(bits_of[-1] - bits_of[0])
     for splat, step in zip(order, steps):
-        exact = (depths[splat] - float(z[0])) / (float(z[-1]) - float(z[0])) * (2**bits - 1)
+        exact = (bits_of[splat] - bits_of[0]) / span * (2**bits - 1)
         # float32 counts steps to within 2^-23 of their number; the range is a little wider than the line
         assert abs(step - exact) <= 2 + exact * 2e-6 + 2**bits * 1e-6
-    far_apart = np.diff(z) > 3 * (9 - 1) / (2**bits - 1)
+    far_apart = np.diff(bits_of) > 3 * span / (2**bits - 1)
     of_splat = np.zeros(n, np.int64)
     of_splat[order] = steps
     assert (np.diff(of_splat)[far_apart] > 0).all()
+
+
+@pytest.mark.parametrize("variant", ["roofgs", "fused", "fp32-packed32-tight-exact-dual"])
+def test_a_floater_far_away_does_not_mix_up_what_is_near(any_backend, variant):
+    cloud = scenes.cloud(600, seed=8)
+    floater = scenes.scene([[0, 0, 3e6]], [[1, 1, 1]], [[1, 0, 0, 0]], [0.5], np.zeros((1, *cloud.sh.shape[1:])))
+    arrays = {name: np.concatenate([getattr(cloud, name), getattr(floater, name)]) for name in ARRAYS}
+    both = dataclasses.replace(cloud, **arrays)
+    pictures = []
+    for scene, name in ((cloud, "exact"), (both, variant)):
+        renderer = Renderer(any_backend, scene, 96, 80, name, keep_float=True)
+        pictures.append(np.clip(renderer.render(scenes.camera()).image_f32, 0, 1))
+        renderer.close()
+    bar = tolerances.BITS_MIN_PSNR if variant == "roofgs" else tolerances.PACKED_MIN_PSNR
+    assert -10 * np.log10(np.square(pictures[0] - pictures[1]).mean()) >= bar
 
 
 @pytest.mark.parametrize("sh_degree", [0, 1, 2, 3])

@@ -36,6 +36,7 @@ THREADS = {
     "rasterize_block": "RASTERIZE_THREADS",
     "rasterize_dual": "DUAL_THREADS",
     "rasterize_warp": "WARP_THREADS",
+    "score": "RASTERIZE_THREADS",
 }
 #: Copies up to this size go in line with the launches; larger ones beside them, bytes.
 SMALL = 4096

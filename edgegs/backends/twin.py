@@ -227,7 +227,9 @@ def project_packed32(p: SimpleNamespace, storage: str, culling: str) -> None:
     rows = project_all(p, storage, culling)
     splats, tiles = instances_of(p, rows)
     p.n_visible[0] = len(np.unique(splats))
-    steps = np.floor((p.splat_depths[splats] - p.depth_begin) * p.depth_scale)
+    # the bits of a float rise like its logarithm: near depths get the finer steps
+    rise = p.splat_depths[splats].astype(np.float32).view(np.int32).astype(np.int64) - int(p.depth_begin)
+    steps = np.floor(rise * p.depth_scale)
     steps = np.clip(steps, 0, 2**p.depth_bits - 1).astype(np.uint32)
     write_instances(p, splats, tiles.astype(np.uint32) << np.uint32(p.depth_bits) | steps)
 

@@ -1,4 +1,4 @@
-"""Where a scene's matter is, coarsely: a grid of optical depth, and rays through it. NumPy alone, the same everywhere."""
+"""Where a scene's matter is, coarsely: a grid of optical depth, and rays through it. NumPy alone."""
 
 from __future__ import annotations
 

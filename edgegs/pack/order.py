@@ -1,6 +1,6 @@
 """In which order a packed scene lies in memory and in its file, so that any budget is a prefix of it.
 
-With an order of importance the splats are cut into *levels*: the first holds the 4,096 most important, each further
+With an order of importance the splats are cut into *levels*: the first holds the 256 most important, each further
 one about a quarter of what lies before it. Inside a level splats lie along a Morton curve, in chunks of 256
 neighbours, and the chunks in van der Corput order: one from the curve's beginning, one from its middle, from its
 quarters, its eighths … A prefix that ends inside a level thus holds all that is more important than the level, and
@@ -18,8 +18,8 @@ from edgegs.errors import SceneError
 from edgegs.pack.packed import CHUNK, PackedScene
 from edgegs.scene.model import Scene
 
-#: Splats of the first level: less is no picture of anything.
-FIRST_LEVEL = 4096
+#: Splats of the first level: a chunk.
+FIRST_LEVEL = CHUNK
 #: Each further level multiplies the count so far by about this. A prefix that ends inside a level has the whole of
 #: the levels before it right, which is about four fifths of itself.
 LEVEL_GROWTH = 1.25

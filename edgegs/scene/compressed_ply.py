@@ -132,7 +132,8 @@ def _raw_block(bounds: np.ndarray, packed: np.ndarray, rest: np.ndarray, layout:
     """
     n = len(packed)
     # -inf is legal (a flat splat), but -inf · 0 is no number.
-    wide = bounds.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        wide = bounds.astype(np.float64)
     wide[:, 6:12] = np.maximum(wide[:, 6:12], np.finfo(np.float32).min)
     wide = np.repeat(wide, CHUNK_ROWS, axis=0)[:n]
     position, rotation, scale, colour = packed.T

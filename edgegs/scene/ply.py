@@ -272,8 +272,9 @@ def _stack(columns: _Columns, names: List[str]) -> np.ndarray:
     """(n, len(names)) float32, or float64 where a column could not be held in float32."""
     wide = any(np.promote_types(columns[name].dtype, np.float32) == np.float64 for name in names)
     stacked = np.empty((len(columns[names[0]]), len(names)), np.float64 if wide else np.float32)
-    for i, name in enumerate(names):
-        stacked[:, i] = columns[name]
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        for i, name in enumerate(names):
+            stacked[:, i] = columns[name]
     return stacked
 
 

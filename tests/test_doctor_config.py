@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 
 import pytest
 from config_texts import MINIMAL
@@ -303,6 +304,48 @@ def test_a_right_configuration(world):
     found = look(world)
     assert [one.check for one in found if one.state == OK][:3] == ["config", "scene", "log"]
     assert {one.state for one in found} == {OK}
+
+
+def _header(*properties, count=3):
+    lines = [f"property {kind} {name}" for kind, name in properties]
+    return "\n".join(["ply", "format binary_little_endian 1.0", f"element vertex {count}", *lines, "end_header", ""])
+
+
+_XYZ = [("float", name) for name in "xyz"]
+_SPLAT = [*_XYZ, *(("float", name) for name in ("f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1",
+                                                "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (_header(*_XYZ), "a point cloud, not a 3DGS scene: lacks f_dc_0…2, opacity, scale_0…2, rot_0…3"),
+        (_header(*_SPLAT[:-1]), "lacks rot_3"),
+        (_header(*_SPLAT, count=0), "a scene of zero splats"),
+        (_header(("uint", "packed_position")), "a compressed PLY without element chunk"),
+    ],
+)
+def test_a_ply_that_is_no_scene_is_told_by_its_header(world, head, words):
+    found = look(world, prepare=lambda world: world.write("etc/edgegs/a.ply", head))
+    (one,) = [one for one in found if one.code == "scene-invalid"]
+    assert words in one.says
+    assert one.state == PROBLEM
+
+
+def test_scenes_by_what_they_are(world):
+    (one,) = [one for one in look(world) if one.check == "scene"]
+    assert one.says.endswith("a.ply: 40 splats of SH degree 0 (ply)")
+    splat = struct.pack("<6f8B", 1, 2, 3, 0.1, 0.1, 0.1, 255, 255, 255, 255, 255, 128, 128, 128)
+    path = world.root / "etc/edgegs/a.ply"
+    (one,) = [one for one in look(world, prepare=lambda _: path.write_bytes(splat)) if one.check == "scene"]
+    assert one.says.endswith("a scene (splat)")
+    path.unlink()
+    path.mkdir()
+    (one,) = [one for one in look(world, scene=False) if one.check == "scene"]
+    assert (one.code, one.state) == ("scene-missing", PROBLEM)
+    (path / "meta.json").write_text("{}")
+    (one,) = [one for one in look(world, scene=False) if one.check == "scene"]
+    assert one.says.endswith("a scene (folder)")
 
 
 def test_the_services_own_configuration_is_looked_at_unasked(world):

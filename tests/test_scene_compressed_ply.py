@@ -18,8 +18,9 @@ from scene_mutations import loaded_or_refused, mutations
 
 from edgegs.errors import SceneError
 from edgegs.scene import Scene, load
-from edgegs.scene.compressed_ply import is_compressed, read_compressed_ply
+from edgegs.scene.compressed_ply import read_compressed_ply
 from edgegs.scene.ply_header import parse_header
+from edgegs.scene.ply_layout import is_compressed
 from edgegs.scene.reading import Reading
 
 

@@ -254,7 +254,7 @@ def test_what_it_warns_about(tmp_path: Path) -> None:
         f"the extension X_y inside {PREFIX} is unknown and left out",
         "its kernel box is unknown: drawn as 'ellipse'",
         "its colours are in lin_rec709_display, and are drawn as sRGB: too dark, or off in hue",
-        "its SH of degree 4 are left out; degree 3 is drawn",
+        "SH degree 4: the fourth band is left out, and degree 3 is drawn",
     ]
 
 

@@ -77,8 +77,13 @@ def test_a_hidden_splat_scores_nothing_and_one_alone_what_its_alphas_say(any_bac
     assert scores[0] > 0.9 * camera.width * camera.height * 0.98
     assert scores[-1] == 0
     alone = dataclasses.replace(
-        scene, means=means[-1:], scales=scales[-1:], quats=scene.quats[-1:], opacities=scene.opacities[-1:], sh=scene.sh[-1:]
-    )  # fmt: skip
+        scene,
+        means=means[-1:],
+        scales=scales[-1:],
+        quats=scene.quats[-1:],
+        opacities=scene.opacities[-1:],
+        sh=scene.sh[-1:],
+    )
     scores, (frame,) = scored(any_backend, alone, [camera])
     expected = ((1 - frame.transmittance.astype(np.float64)) ** 2).sum()
     assert expected > 0.5

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from edgegs.cli.options import MAX_THREADS, bounded, size, whole
+from edgegs.cli.progress import Progress
 from edgegs.errors import DeviceError, SceneError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ KINDS = ("dial", "room")
 DEFAULT_N = 50_000
 DEFAULT_SIZE = (640, 480)
 MAX_SPLATS = 10_000_000
-#: Seconds between two lines of progress where there is no terminal.
 #: Of --outputs.
 OUTPUT_SIZE, OUTPUT_FPS, OUTPUT_S = (1280, 720), 30.0, 10.0
 #: Options that mean nothing where nothing is drawn, and their names on the command line.

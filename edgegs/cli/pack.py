@@ -36,7 +36,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="how a budget is met: the least important splats left out, or splats merged; auto takes what looks better",
     )  # fmt: skip
     parser.add_argument("--views", metavar="CAMERAS.json", help="views that matter (default: made for the scene)")
-    parser.add_argument("--n-views", type=whole(1, 1000), metavar="N", help="views to score by (default 48, or the file's)")
+    parser.add_argument(
+        "--n-views", type=whole(1, 1000), metavar="N", help="views to score by (default 48, or those of the file)"
+    )
     parser.add_argument(
         "--distill", type=whole(1, 1_000_000), metavar="STEPS", nargs="?", const=2000,
         help="fine-tune a reduced scene against the whole one (needs PyTorch, gsplat and a GPU; default 2000 steps)",
@@ -164,10 +166,7 @@ def print_report(
         "levels": len(best.packed.levels),
         "reduced": best.how,
         "psnr_db": _finite(best.psnr_db),
-        "candidates": [
-            {"reduced": c.how, "n_splats": c.packed.n_splats, "sh_degree": c.packed.sh_degree, "psnr_db": _finite(c.psnr_db)}
-            for c in candidates
-        ],
+        "candidates": [_facts(candidate) for candidate in candidates],
         "views": {"scored": len(scored), "held_out": len(held_out), "from": layout},
         "seconds": round(seconds, 2),
     }
@@ -180,10 +179,20 @@ def print_report(
     print(f"scored by {len(scored)} views {layout}; PSNR against the whole scene on {len(held_out)} others:")
     for c in candidates:
         chosen = "  <- written" if c is best and len(candidates) > 1 else ""
-        print(f"  {c.how:<20} {c.packed.n_splats:>10,} splats, degree {c.packed.sh_degree}: {c.psnr_db:6.2f} dB{chosen}")
+        splats = f"{c.packed.n_splats:>10,} splats, degree {c.packed.sh_degree}"
+        print(f"  {c.how:<18} {splats}: {c.psnr_db:6.2f} dB{chosen}")
     if 0 < best.packed.n_splats < 0.5 * scene.n_splats and best.psnr_db < 35:
         print("under half of the scene is left: look at it (`edgegs render`), or give it a larger budget")
     print(f"{args.output}: {facts['file_bytes'] / 1e6:.1f} MB, {seconds:.0f} s")
+
+
+def _facts(candidate: Candidate) -> Dict[str, Any]:
+    return {
+        "reduced": candidate.how,
+        "n_splats": candidate.packed.n_splats,
+        "sh_degree": candidate.packed.sh_degree,
+        "psnr_db": _finite(candidate.psnr_db),
+    }
 
 
 def _finite(psnr_db: float) -> Any:

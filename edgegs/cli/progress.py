@@ -47,8 +47,8 @@ class Progress:
             return
         if self._on_terminal and (is_last or now - self._said >= _REDRAW_S):
             n = _BAR * done // max(of, 1)
-            print(f"\r{self._text(now)} [{'#' * n}{'.' * (_BAR - n)}]\x1b[K", end="\n" if is_last else "", file=sys.stderr)
-            sys.stderr.flush()
+            line = f"\r{self._text(now)} [{'#' * n}{'.' * (_BAR - n)}]\x1b[K"
+            print(line, end="\n" if is_last else "", file=sys.stderr, flush=True)
         elif not self._on_terminal and now - self._said >= LINE_EVERY_S:
             print(self._text(now), file=sys.stderr, flush=True)
         else:

@@ -35,7 +35,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--target", type=triple, metavar="x,y,z", help="what it looks at (default: the scene's centre)")
     parser.add_argument("--up", type=triple, metavar="x,y,z", help="default: as the scene's file says, else 0,-1,0")
     parser.add_argument("--background", type=triple, metavar="r,g,b", default=(0.0, 0.0, 0.0), help="0..1 each")
-    parser.add_argument("--max-gaussians", type=whole(1, 2**31 - 1), metavar="N", help="draw the N splats that matter most")
+    parser.add_argument(
+        "--max-gaussians", type=whole(1, 2**31 - 1), metavar="N", help="draw the N splats that matter most"
+    )
     parser.add_argument(
         "--repeat", type=whole(1, 10**9), metavar="N", default=1, help="draw N times and report the last"
     )

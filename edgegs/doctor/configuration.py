@@ -80,11 +80,9 @@ class _Looks:
     # ---- what is read -------------------------------------------------------------------------------
 
     def scene(self, config: Config) -> None:
-        from edgegs.scene import kind_of
-
         path = config.scene.path
         try:
-            kind = kind_of(path)
+            says = _scene(path)
         except SceneError as error:
             fix = f"edgegs info {path} (it reads all of it), or export the scene again"
             self.findings.append(problem("scene", "scene-invalid", str(error), fix))
@@ -96,7 +94,7 @@ class _Looks:
             fix = f"ls -l {os.path.dirname(path)}; correct scene.path"
             self.findings.append(problem("scene", "scene-missing", str(error), fix))
             return
-        self.findings.append(Finding("scene", OK, f"{path}: a scene ({kind})"))
+        self.findings.append(Finding("scene", OK, f"{path}: {says}"))
         self.readable(path, "the scene", f"sudo chmod a+r {path} (and a+x on the folders above it)")
 
     def secrets(self, config: Config) -> None:
@@ -256,6 +254,28 @@ class _Looks:
 def is_of_service(machine: Machine, path: str, its: Unit) -> bool:
     """Whether the installed service is started with this configuration."""
     return its.is_loaded and os.path.abspath(path) == os.path.abspath(machine.path(its.config))
+
+
+def _scene(path: str) -> str:
+    """What a scene file is by its first bytes, and a .ply by its header: that may be a point cloud's.
+
+    Raises:
+        SceneError, InputError, AccessError: it is none.
+    """
+    from edgegs.scene import kind_of
+    from edgegs.scene.checks import open_scene_file
+    from edgegs.scene.ply_header import MAX_HEADER_BYTES, parse_header
+    from edgegs.scene.ply_layout import layout_of
+    from edgegs.scene.reading import Reading
+
+    kind = kind_of(path)
+    if kind != "ply":
+        return f"a scene ({kind})"
+    with open_scene_file(path) as file:
+        head = os.pread(file.fileno(), MAX_HEADER_BYTES, 0)
+    layout = layout_of(parse_header(head, path), path)
+    Reading().check_count(layout.vertex.count, path, f"header line {layout.vertex.line}")
+    return f"{layout.vertex.count:,} splats of SH degree {layout.sh_degree} (ply)"
 
 
 def _group(its: Unit) -> str:

@@ -7,7 +7,7 @@ choices. Any combination can be asked for by its choices, such as ``packed-split
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
 from edgegs.errors import DeviceError
@@ -120,7 +120,7 @@ def variant(name: str, backend: str = "host", is_packed: bool = False) -> Varian
     if name == "auto":
         chosen = DEFAULTS[backend]
         if is_packed and chosen.storage != "packed":
-            return replace(chosen, name=f"{chosen.name}+packed", storage="packed")
+            return variant("-".join(["packed", *(getattr(chosen, axis) for axis in list(AXES)[1:])]))
         return chosen
     if name in VARIANTS:
         return VARIANTS[name]

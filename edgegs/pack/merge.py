@@ -116,7 +116,7 @@ def _visibilities(scene: Scene, scores: np.ndarray) -> np.ndarray:
     seen = np.sort(share[share > 0])
     if not len(seen):
         return np.ones(scene.n_splats)
-    best = seen[(len(seen) - 1) * VISIBLE_PERCENT // 100]
+    best = seen[len(seen) * VISIBLE_PERCENT // 100]
     return np.minimum(share / best, 1)
 
 

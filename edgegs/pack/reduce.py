@@ -7,7 +7,7 @@ least from the whole scene, on views that took no part in the choice, is taken.
 
 from __future__ import annotations
 
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from edgegs.pack.quality import Judge
 from edgegs.pack.upload import splat_bytes
 from edgegs.scene import Scene
 
-#: Merging is tried where a smaller share of the splats is kept: above it, leaving out is better on every scene measured.
-MERGE_BELOW = 0.4
+#: Merging is tried where a smaller share of the splats is kept. Measured: at 75 % it is from 0.7 dB worse to 10 dB
+#: better than leaving out, by the scene; it takes seconds.
+MERGE_BELOW = 0.9
 WAYS = ("auto", "prune", "merge")
 
 Progress = Callable[[int, int], None]

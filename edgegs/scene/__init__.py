@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Callable, Optional, Union
 
 from edgegs.errors import InputError
 from edgegs.scene.checks import open_scene_file
-from edgegs.scene.formats import identify, read_folder, reader_of
+from edgegs.scene.formats import check_folder, identify, read_folder, reader_of
+from edgegs.scene.frames import FRAMES
 from edgegs.scene.model import Scene
 from edgegs.scene.ply import write_ply
 from edgegs.scene.reading import DEFAULT_CAP, Reading
@@ -45,6 +46,8 @@ def load(
         SceneError: the content is wrong. InputError: missing, or not a readable regular file.
         AccessError: no permission.
     """
+    if frame not in (None, *FRAMES):
+        raise ValueError(f"frame must be one of {', '.join(FRAMES)}, not {frame!r}")
     if max_gaussians is not None and max_gaussians < 1:
         raise ValueError(f"max_gaussians must be at least 1, not {max_gaussians}")
     name = os.fspath(path)
@@ -59,13 +62,14 @@ def load(
 
 
 def kind_of(path: Union[str, os.PathLike[str]]) -> str:
-    """The format of a scene file by its first bytes: ply, splat, spz, sog, sog json, gltf or egs; "folder" for a folder.
+    """The format of a scene by its first bytes: ply, splat, spz, sog, sog json, gltf or egs; of a folder "folder".
 
     Raises:
         SceneError, InputError, AccessError: as ``load``.
     """
     name = os.fspath(path)
     if os.path.isdir(name):
+        check_folder(name)
         return "folder"
     with open_scene_file(name) as file:
         return identify(file, name)

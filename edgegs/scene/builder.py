@@ -24,11 +24,22 @@ MIN_SIGMA = 1e-9
 MAX_LOG_SIGMA = 0.5 * float(np.log(np.finfo(np.float32).max))
 _MIN_QUAT_NORM = 1e-12
 _LARGE_SIGMA = 20.0
+_SMALLER = "make it smaller on a larger machine: `edgegs pack SCENE -o SCENE.egs --budget N`"
 _SPARE_ROWS = 1 << 16  # so that a small budget does not prune after every few rows
 
 
 class TooLarge(SceneError):
     """The scene does not fit this machine's memory."""
+
+
+def check_memory(path: str, n_splats: int, n_bytes: int, advice: str = _SMALLER) -> None:
+    """Raise TooLarge if ``n_splats`` that take ``n_bytes`` do not fit into what memory and swap are free."""
+    free = available_memory()
+    if free is not None and n_bytes > free:
+        raise TooLarge(
+            f"{path}: its {n_splats:,} splats take {n_bytes / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB are "
+            f"free; {advice}"
+        )
 
 
 class RawBlock(NamedTuple):
@@ -71,13 +82,7 @@ class SceneBuilder:
         self._warnings: List[str] = []
         capacity = n_rows if self._budget is None else min(n_rows, 2 * self._budget + _SPARE_ROWS)
         k = (sh_degree + 1) ** 2
-        free = available_memory()
-        n_bytes = 4 * capacity * (11 + 3 * k)
-        if free is not None and n_bytes > free:
-            raise TooLarge(
-                f"{path}: its {n_rows:,} splats take {n_bytes / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB are "
-                "free; make it smaller on a larger machine: `edgegs pack SCENE -o SCENE.egs --budget N`"
-            )
+        check_memory(path, n_rows, 4 * capacity * (11 + 3 * k))
         try:
             # Pages that no row is ever written to cost nothing: a file of bad rows stays cheap.
             self._arrays = [np.empty((capacity, *shape), np.float32) for shape in ((3,), (3,), (4,), (), (k, 3))]

@@ -1,4 +1,4 @@
-"""What may be opened as a scene at all: a regular, readable, non-empty file that looks like a PLY."""
+"""What may be opened as a scene at all, a regular file that can be read; and what one is that holds none."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ then a block at a time from two places, and never whole.
 
 from __future__ import annotations
 
-import io
+import hashlib
 import os
 from typing import BinaryIO, Dict, Sequence
 
@@ -16,18 +16,11 @@ import numpy as np
 from edgegs.errors import SceneError
 from edgegs.scene.builder import RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
-from edgegs.scene.ply import refuse_holes, skip
 from edgegs.scene.ply_header import MAX_HEADER_BYTES, TYPE_BYTES, Element, Header, parse_header
-from edgegs.scene.ply_layout import CHUNK_ROWS, PACKED, CompressedLayout, compressed_layout, is_compressed
-from edgegs.scene.reading import BLOCK_ROWS, HashingReader, Reading, Unchanged
-
-__all__ = ["is_compressed", "read_compressed_ply"]
+from edgegs.scene.ply_layout import CHUNK_ROWS, PACKED, CompressedLayout, compressed_layout
+from edgegs.scene.reading import BLOCK_ROWS, LOGITS, SH_C0, Reading, Unchanged, add_file, refuse_holes
 
 _BLOCK_BYTES = 16 << 20
-_C0 = 0.28209479177387814  # of the spherical harmonic of degree 0
-#: Byte of alpha -> logit; 0 and 255 are -inf and +inf, which are legal.
-with np.errstate(divide="ignore"):
-    _LOGITS = -np.log(1 / (np.arange(256) / 255) - 1)
 #: Byte of "sh" -> coefficient, -4 to 4.
 _COEFFICIENTS = ((np.array([0, *(np.arange(1, 255) + 0.5), 256]) / 256 - 0.5) * 8).astype(np.float32)
 #: Index of the largest component of (w, x, y, z) -> where it and the three that are stored belong.
@@ -43,8 +36,8 @@ def read_compressed_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
     how.check_count(n, path, f"header line {layout.vertex.line}")
     starts = _check_size(file, header, unchanged.n_bytes, path)
 
-    hashing = HashingReader(file)
-    skip(io.BufferedReader(hashing, 1 << 16), None)
+    digest = hashlib.sha256()
+    add_file(digest, file, unchanged.n_bytes)
     builder = SceneBuilder(
         path,
         "compressed.ply",
@@ -77,7 +70,7 @@ def read_compressed_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
         builder.add(_raw_block(bounds, packed, rest, layout))
         how.report(stop, n)
     unchanged.check()
-    return builder.finish(hashing.digest.hexdigest())
+    return builder.finish(digest.hexdigest())
 
 
 def _check_size(file: BinaryIO, header: Header, size: int, path: str) -> Dict[str, int]:
@@ -96,7 +89,7 @@ def _check_size(file: BinaryIO, header: Header, size: int, path: str) -> Dict[st
             f"{path}: {size - end:,} bytes more than its header promises: a count is wrong, or something was "
             "appended; export it again"
         )
-    refuse_holes(file, header.n_bytes, end, size, path)
+    refuse_holes(file, header.n_bytes, end, path)
     return starts
 
 
@@ -143,11 +136,11 @@ def _raw_block(bounds: np.ndarray, packed: np.ndarray, rest: np.ndarray, layout:
     with np.errstate(all="ignore"):  # bounds that are no numbers: the builder counts such rows
         if wide.shape[1] > 12:
             rgb = _between(wide[:, 12:], rgb)
-        sh[:, 0] = (rgb - 0.5) / _C0
+        sh[:, 0] = (rgb - 0.5) / SH_C0
         means = _between(wide[:, :6], _bits(position, (21, 11, 0), (11, 10, 11))).astype(np.float32)
         log_scales = _between(wide[:, 6:12], _bits(scale, (21, 11, 0), (11, 10, 11))).astype(np.float32)
     sh[:, 1:] = _COEFFICIENTS[rest].reshape(n, 3, -1)[:, :, :k_rest].transpose(0, 2, 1)
-    return RawBlock(means, log_scales, _quats(rotation), _LOGITS[colour & 255].astype(np.float32), sh)
+    return RawBlock(means, log_scales, _quats(rotation), LOGITS[colour & 255], sh)
 
 
 def _bits(words: np.ndarray, shifts: Sequence[int], widths: Sequence[int]) -> np.ndarray:

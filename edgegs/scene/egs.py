@@ -14,13 +14,12 @@ from typing import BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Tup
 import numpy as np
 
 from edgegs.errors import SceneError
-from edgegs.memory import available as available_memory
 from edgegs.pack.about import About, decode_about
 from edgegs.pack.egs import PAGE, VERSION, EgsHeader, Section, parse_header
 from edgegs.pack.order import cut_levels, left_out, no_importance
 from edgegs.pack.packed import PackedScene
-from edgegs.scene.builder import TooLarge
-from edgegs.scene.reading import Reading, Unchanged
+from edgegs.scene.builder import check_memory
+from edgegs.scene.reading import Reading, Unchanged, refuse_holes
 
 _BLOCK_BYTES = 4 << 20
 
@@ -54,17 +53,13 @@ def read_egs(file: BinaryIO, path: str, how: Reading) -> PackedScene:
         if not header.is_scored:
             raise no_importance(path, n, header.n_splats)
     levels, about = _small_sections(file, path, header)
-    _refuse_sparse(file, path, header.sections["halves"], 16 * n)
+    halves = header.sections["halves"]  # which hold the quaternions: those are never zero
+    refuse_holes(file, halves.offset, halves.offset + 16 * n, path)
 
     sections = header.sections
     n_sh_bytes = sections["sh"].n_bytes // header.n_splats
     total = n * (12 + 16 + n_sh_bytes + 4)
-    free = available_memory()
-    if free is not None and total > free:
-        raise TooLarge(
-            f"{path}: {n:,} splats take {total / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB are free; "
-            "set scene.max_gaussians, or pack it smaller"
-        )
+    check_memory(path, n, total, "set scene.max_gaussians, or pack it smaller")
     arrays = {
         "means": np.empty((n, 3), "<f4"),
         "halves": np.empty((n, 8), "<f2"),
@@ -175,18 +170,3 @@ def _read_exactly(file: BinaryIO, path: str, array: np.ndarray, offset: int, nam
         if not n:
             raise SceneError(f"{path}: ends inside section {name}, at byte {offset:,}; try again once it is written")
         left, offset = left[n:], offset + n
-
-
-def _refuse_sparse(file: BinaryIO, path: str, section: Section, n_bytes: int) -> None:
-    """A hole costs its maker nothing and the reader its size. Quaternions are never zero, so halves have no holes."""
-    try:
-        hole = os.lseek(file.fileno(), section.offset, os.SEEK_HOLE)
-    except OSError:
-        return
-    finally:
-        os.lseek(file.fileno(), 0, os.SEEK_SET)
-    if hole < section.offset + n_bytes:
-        raise SceneError(
-            f"{path}: a sparse file: nothing was ever written at byte {hole:,} (section {section.name}); "
-            "is the copy or download complete?"
-        )

@@ -1,7 +1,8 @@
 """Which format a scene file has, told by its first bytes, and the reader of each.
 
-A reader is ``read(file, path, how) -> Scene``, or ``PackedScene``: ``file`` is open, unbuffered, regular and not empty, at its start;
-``how`` is a ``Reading``. It raises SceneError for what is wrong with the content, and may let OSError pass.
+A reader is ``read(file, path, how)`` and returns a ``Scene`` or ``PackedScene``: ``file`` is open, unbuffered, regular
+and not empty, at its start; ``how`` is a ``Reading``. It raises SceneError for what is wrong with the content, and may
+let OSError pass.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ Reader = Callable[[BinaryIO, str, Reading], "AnyScene"]
 #: Format -> module and function of its reader; imported when needed: some bring packages that a board may lack.
 _READERS = {
     "ply": ("edgegs.scene.ply", "read_ply"),
-    "compressed.ply": ("edgegs.scene.compressed_ply", "read_compressed_ply"),
     "splat": ("edgegs.scene.splat", "read_splat"),
     "spz": ("edgegs.scene.spz", "read_spz"),
     "sog": ("edgegs.scene.sog", "read_sog"),
@@ -72,10 +72,15 @@ def identify(file: BinaryIO, path: str) -> str:
     raise not_a_scene(text, path)
 
 
-def read_folder(path: str, how: Reading) -> AnyScene:
-    """Read a scene that is a folder: a SOG scene that was unpacked."""
+def check_folder(path: str) -> None:
+    """Raise InputError for a folder that is no scene: one that holds no unpacked SOG."""
     if not any(os.path.isfile(os.path.join(path, name)) for name in _SOG_FILES):
         raise InputError(f"{path}: is a folder, not a regular file; name a file (or the folder of a SOG's meta.json)")
+
+
+def read_folder(path: str, how: Reading) -> AnyScene:
+    """Read a scene that is a folder; see ``check_folder``."""
+    check_folder(path)
     from edgegs.scene.sog import read_sog_folder
 
     return read_sog_folder(path, how)

@@ -18,7 +18,7 @@ from edgegs.scene.builder import RawBlock, SceneBuilder
 from edgegs.scene.gltf_file import Accessor, GltfFile
 from edgegs.scene.model import Scene
 from edgegs.scene.ply_header import clip
-from edgegs.scene.reading import BLOCK_ROWS, Reading
+from edgegs.scene.reading import BLOCK_ROWS, DEGREE_4, Reading
 from edgegs.scene.synth_math import sh_basis
 
 NAME = "KHR_gaussian_splatting"
@@ -223,7 +223,8 @@ def _part(gltf: GltfFile, names: Any, where: str, notes: List[str]) -> _Part:
                 raise gltf.error(f"{where} lacks {name}, though it has SH of degree {degree}; export it again")
             sh.append(gltf.accessor(names[name], "VEC3", (_FLOAT,), f"{where} {name}"))
     if any(name.startswith(f"{NAME}:SH_DEGREE_4_") for name in names):
-        notes.append("its SH of degree 4 are left out; degree 3 is drawn")
+        notes.append(DEGREE_4)
+    gltf.refuse_holes(attributes[f"{NAME}:ROTATION"])  # no quaternion is zero; all of some SH coefficient may be
     n_rows = attributes["POSITION"].n_rows
     for accessor in (*attributes.values(), *sh):
         if accessor.n_rows != n_rows:

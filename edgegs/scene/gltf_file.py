@@ -18,9 +18,8 @@ import numpy as np
 
 from edgegs.errors import SceneError
 from edgegs.files import CONTROL, open_regular
-from edgegs.scene.ply import refuse_holes
 from edgegs.scene.ply_header import clip
-from edgegs.scene.reading import Unchanged
+from edgegs.scene.reading import Unchanged, add_file, refuse_holes
 
 #: JSON beside embedded data. Parsed, it takes some thirty times its size; a file of splats has a few kilobytes.
 MAX_JSON_BYTES = 2 << 20
@@ -98,13 +97,7 @@ class GltfFile:
         """Sha256 of all bytes of the files, in order; raises SceneError if one changed since it was opened."""
         digest = hashlib.sha256()
         for file, unchanged in self._files:
-            offset = 0
-            while True:
-                data = os.pread(file.fileno(), 1 << 20, offset)
-                if not data:
-                    break
-                digest.update(data)
-                offset += len(data)
+            add_file(digest, file, unchanged.n_bytes)
             unchanged.check()
         return digest.hexdigest()
 
@@ -235,15 +228,14 @@ class GltfFile:
         n_bytes = len(found) if isinstance(found, bytes) else found.n_bytes
         if n_bytes < promised:
             raise self.error(f"{where} has {n_bytes:,} of the {promised:,} bytes promised; is the copy complete?")
-        if not isinstance(found, bytes):
-            end = found.start + n_bytes
-            refuse_holes(found.file, found.start, end, end, self._path)
         return found
 
     def _decoded(self, uri: str, where: str) -> bytes:
         rest = uri[len("data:") :]
         held = self.kind == "text" and rest.isdecimal() and len(rest) < 9 and int(rest) < len(self._embedded)
-        data = self._embedded[int(rest)] if held else uri.encode("utf-8", "replace")
+        data = uri.encode("utf-8", "replace")
+        if held:  # only once: a small file could name it many times over
+            data, self._embedded[int(rest)] = self._embedded[int(rest)], b""
         head, comma, body = data.partition(b",")
         if not comma or not head.endswith(b";base64"):
             raise self.error(f"{where}: data within the file must be base64")
@@ -259,6 +251,8 @@ class GltfFile:
             raise self.error(f"{where}: uri '{clip(uri)}' must be the name of a file in the same folder")
         beside = os.path.join(os.path.dirname(self._path), name)
         file = self._stack.enter_context(open_regular(beside, f"{self._path}: {where}: {clip(name)} beside it"))
+        if any(os.path.samestat(os.fstat(file.fileno()), os.fstat(other.fileno())) for other, _ in self._files):
+            raise self.error(f"{where}: uri '{clip(uri)}' is a file that is used already; export it as one buffer")
         unchanged = Unchanged(file, beside)
         self._files.append((file, unchanged))
         return _InFile(file, 0, unchanged.n_bytes)
@@ -291,6 +285,13 @@ class GltfFile:
         if count < 1 or offset + (count - 1) * stride + row > length:
             raise self.error(f"{where} promises {count:,} values, and {at} has {length:,} bytes")
         return Accessor(buffer, start + offset, stride, count, width, dtype, accessor.get("normalized") is True, where)
+
+    def refuse_holes(self, accessor: Accessor) -> None:
+        """Raise SceneError where the file's maker never wrote the values of an accessor; none of them may be zero."""
+        held = self._buffers[accessor.buffer]
+        if not isinstance(held, bytes):
+            start = held.start + accessor.offset
+            refuse_holes(held.file, start, start + accessor.n_rows * accessor.stride, self._path)
 
     def values(self, accessor: Accessor, start: int, stop: int) -> np.ndarray:
         """(stop - start, width) float32 of the accessor's rows, normalized integers scaled."""

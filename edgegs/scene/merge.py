@@ -9,10 +9,8 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 import numpy as np
 
 from edgegs.errors import EdgegsError, SceneError
-from edgegs.scene.model import Scene
+from edgegs.scene.model import ARRAYS, Scene
 from edgegs.scene.reading import DEFAULT_CAP
-
-_NAMES = ("means", "scales", "quats", "opacities", "sh")
 
 
 def concatenate(scenes: Iterable[Scene], cap: int = DEFAULT_CAP) -> Scene:
@@ -85,13 +83,14 @@ class _Joined:
     def add(self, scene: Scene) -> None:
         if not self._paths:
             self._antialiased, self._vertical_axis = scene.antialiased, scene.vertical_axis
+        yes_no = {True: "yes", False: "no"}
         for what, mine, theirs in (
-            ("trained with antialiasing", self._antialiased, scene.antialiased),
+            ("trained with antialiasing", yes_no[self._antialiased], yes_no[scene.antialiased]),
             ("vertical axis", self._vertical_axis, scene.vertical_axis),
         ):
             if mine != theirs:
                 raise SceneError(
-                    f"{scene.path}: {what}: {_word(theirs)}, and {self._paths[0]}: {_word(mine)}; such scenes cannot "
+                    f"{scene.path}: {what}: {theirs}, and {self._paths[0]}: {mine}; such scenes cannot "
                     "be one: export them alike"
                 )
         stop = self._n + scene.n_splats
@@ -102,7 +101,7 @@ class _Joined:
         self._sh_degree = max(self._sh_degree, scene.sh_degree)
         self._reserve(stop)
         rows = slice(self._n, stop)
-        for name, array in zip(_NAMES[:4], self._arrays):
+        for name, array in zip(ARRAYS[:4], self._arrays):
             array[rows] = getattr(scene, name)
         k = scene.sh.shape[1]
         self._arrays[4][rows, :k] = scene.sh
@@ -126,7 +125,3 @@ class _Joined:
             self._n_rows, self._dropped, self._warnings, self._digest.hexdigest(), self._vertical_axis,
             self._antialiased,
         )  # fmt: skip
-
-
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

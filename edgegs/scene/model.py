@@ -14,7 +14,6 @@ import numpy as np
 BOUNDS_PERCENTILES = (5.0, 95.0)
 _BOUNDS_SAMPLE = 1 << 18  # percentiles of more rows cost time and change nothing that matters
 
-
 #: A scene's arrays, each with a row a splat.
 ARRAYS = ("means", "scales", "quats", "opacities", "sh")
 
@@ -24,7 +23,7 @@ class Scene:
     """A decoded scene. All arrays are float32 and C-contiguous; N splats, K = (sh_degree + 1)².
 
     Attributes:
-        means: (N, 3) positions in the file's frame and unit.
+        means: (N, 3) positions, x right, y down, z forward, in the file's unit.
         scales: (N, 3) standard deviation along each axis of the splat, same unit (after exp).
         quats: (N, 4) unit quaternions, w first.
         opacities: (N,) in (0, 1) (after sigmoid).

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from typing import BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import BinaryIO, Callable, Dict, Iterator, List, Sequence
 
 import numpy as np
 from plyfile import PlyData, PlyParseError
@@ -21,7 +21,7 @@ from edgegs.scene.builder import MIN_SIGMA, RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
 from edgegs.scene.ply_header import MAX_HEADER_BYTES, Element, Header, clip, parse_header
 from edgegs.scene.ply_layout import RGB, Layout, is_compressed, plain_layout
-from edgegs.scene.reading import BLOCK_ROWS, HashingReader, Reading, Unchanged
+from edgegs.scene.reading import BLOCK_ROWS, SH_C0, HashingReader, Reading, Unchanged, refuse_holes
 
 _ASCII_BLOCK_ROWS = 1 << 12
 #: A block ends early at this many bytes: rows may be far longer than those of a scene.
@@ -30,7 +30,6 @@ _MAX_LINE = 64 * 1024
 _MAX_ROWS_BEFORE = 1_000_000
 #: Bytes after the last row that are still hashed and warned about rather than refused.
 _MAX_TAIL_BYTES = 1 << 28
-_C0 = 0.28209479177387814  # of the spherical harmonic of degree 0
 _EXTRA = "after the {:,} splats that the header promises, {} are ignored"
 _Columns = Dict[str, np.ndarray]  # property -> one value a row
 _BYTE_ORDER = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
@@ -41,7 +40,7 @@ def read_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
     unchanged = Unchanged(file, path)
     header = parse_header(os.pread(file.fileno(), MAX_HEADER_BYTES, 0), path)
     if is_compressed(header):
-        from edgegs.scene.compressed_ply import read_compressed_ply  # which needs this module
+        from edgegs.scene.compressed_ply import read_compressed_ply
 
         return read_compressed_ply(file, path, how)
     layout = plain_layout(header, path)
@@ -51,7 +50,7 @@ def read_ply(file: BinaryIO, path: str, how: Reading) -> Scene:
 
     hashing = HashingReader(file)
     reader = io.BufferedReader(hashing, 1 << 16)
-    skip(reader, header.n_bytes)
+    _skip(reader, header.n_bytes)
     builder = SceneBuilder(
         path,
         f"ply {header.format}",
@@ -105,22 +104,7 @@ def _check_size(file: BinaryIO, header: Header, vertex: Element, size: int, path
             f"{path}: {size - end:,} bytes follow the {vertex.count:,} splats that header line {vertex.line} "
             "promises; not a 3DGS scene"
         )
-    refuse_holes(file, header.n_bytes, end, size, path)
-
-
-def refuse_holes(file: BinaryIO, start: int, end: int, size: int, path: str) -> None:
-    """Raise SceneError for a sparse file, nothing of which was ever written between ``start`` and ``end``."""
-    try:
-        hole = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-    except (OSError, AttributeError):  # a file system that cannot tell
-        return
-    finally:
-        os.lseek(file.fileno(), 0, os.SEEK_SET)
-    if hole < end:
-        raise SceneError(
-            f"{path}: a sparse file: nothing was ever written at byte {hole:,} of {size:,}; "
-            "is the copy or download complete?"
-        )
+    refuse_holes(file, header.n_bytes, end, path)
 
 
 def _dtype(header: Header, vertex: Element, path: str) -> np.dtype:
@@ -139,7 +123,7 @@ def _binary_blocks(
 ) -> Iterator[_Columns]:
     dtype = _dtype(header, vertex, path)
     for element in header.elements[: header.elements.index(vertex)]:
-        skip(reader, element.count * element.row_bytes)
+        _skip(reader, element.count * element.row_bytes)
     n_block = min(BLOCK_ROWS, _BLOCK_BYTES // dtype.itemsize)
     for start in range(0, vertex.count, n_block):
         n = min(n_block, vertex.count - start)
@@ -149,7 +133,7 @@ def _binary_blocks(
             raise SceneError(f"{path}: ends after {n_read:,} of {vertex.count:,} splats")
         rows = np.frombuffer(data, dtype)
         yield {name: rows[name] for name in vertex.properties}
-    n_tail = skip(reader, None)
+    n_tail = _skip(reader, _MAX_TAIL_BYTES)  # all there is: see _check_size
     later = header.elements[header.elements.index(vertex) + 1 :]
     n_extra = n_tail - sum(element.count * element.row_bytes for element in later)
     if n_extra > 0 and not any(element.has_list for element in later):
@@ -237,12 +221,11 @@ def _ascii_values(lines: List[str], start: int, n_columns: int, path: str) -> np
     raise SceneError(f"{path}: rows {start:,} to {last:,} cannot be read as numbers")
 
 
-def skip(reader: BinaryIO, n_bytes: Optional[int]) -> int:
-    """Read and forget ``n_bytes`` (None: everything left), for the digest; returns how many there were."""
+def _skip(reader: BinaryIO, n_bytes: int) -> int:
+    """Read and forget at most ``n_bytes``, for the digest; returns how many there were."""
     n_skipped = 0
-    while n_bytes is None or n_skipped < n_bytes:
-        n_wanted = 1 << 20 if n_bytes is None else min(1 << 20, n_bytes - n_skipped)
-        data = reader.read(n_wanted)
+    while n_skipped < n_bytes:
+        data = reader.read(min(1 << 20, n_bytes - n_skipped))
         if not data:
             break
         n_skipped += len(data)
@@ -255,7 +238,7 @@ def _raw_block(columns: _Columns, layout: Layout) -> RawBlock:
     if layout.flat:
         columns["scale_2"] = np.full(len(columns["x"]), -np.inf, np.float32)
     for c, name in enumerate(RGB if layout.rgb else ()):
-        columns[f"f_dc_{c}"] = (columns[name] / 255 - 0.5) / _C0
+        columns[f"f_dc_{c}"] = (columns[name] / 255 - 0.5) / SH_C0
     k_rest = (layout.sh_degree + 1) ** 2 - 1
     sh_names = [f"f_dc_{c}" for c in range(3)]
     sh_names += [f"f_rest_{c * (layout.n_rest // 3) + k}" for k in range(k_rest) for c in range(3)]

@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from edgegs.errors import SceneError
 from edgegs.scene.ply_header import Element, Header, clip
+from edgegs.scene.reading import DEGREE_4
 
 REQUIRED = (
     "x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity",
@@ -77,6 +78,11 @@ def is_compressed(header: Header) -> bool:
     """Is it SuperSplat's compressed PLY? The file's name says nothing: plain ones are named so, too."""
     vertex = header.element("vertex")
     return vertex is not None and "packed_position" in vertex.properties
+
+
+def layout_of(header: Header, path: str) -> Layout:
+    """The layout of a 3DGS scene, compressed or not; SceneError for anything else."""
+    return compressed_layout(header, path) if is_compressed(header) else plain_layout(header, path)
 
 
 def plain_layout(header: Header, path: str) -> Layout:
@@ -161,7 +167,7 @@ def _sh_degree(element: Element, path: str) -> Tuple[int, int, List[str]]:
         raise SceneError(
             f"{path}: {len(names)} f_rest properties fit no SH degree (0, 9, 24, 45 or 72 are degree 0 to 4)"
         )
-    warnings = ["SH degree 4: the fourth band is left out, and degree 3 is drawn"] if len(names) == 72 else []
+    warnings = [DEGREE_4] if len(names) == 72 else []
     return SH_DEGREES[len(names)], len(names), warnings
 
 

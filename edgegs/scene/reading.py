@@ -1,4 +1,4 @@
-"""What every reader shares: how a scene is to be read, and a file that is hashed while it is."""
+"""What every reader shares: how a scene is to be read, what bytes of it mean, and a file that is hashed as it is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ import os
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, Optional, Tuple
 
+import numpy as np
+
 from edgegs.errors import SceneError
 
 #: Splats that a file may promise. Ten times the largest published scenes; a sparse file passes every size check.
 DEFAULT_CAP = 20_000_000
 #: Splats that a reader hands over at once: bounds what it takes beside the scene.
 BLOCK_ROWS = 1 << 15
+_HASHED_BYTES = 1 << 20
+
+#: The spherical harmonic of degree 0: colour = 0.5 + SH_C0 · f_dc.
+SH_C0 = 0.28209479177387814
+_LEVELS = np.arange(256) / 255
+#: Byte of a colour -> f_dc, (256,) float32.
+F_DC = ((_LEVELS - 0.5) / SH_C0).astype(np.float32)
+with np.errstate(divide="ignore"):
+    #: Byte of alpha -> logit, (256,) float32; 0 and 255 are -inf and +inf, which are legal.
+    LOGITS = (np.log(_LEVELS) - np.log1p(-_LEVELS)).astype(np.float32)
+#: What a user is told of a scene of SH degree 4.
+DEGREE_4 = "SH degree 4: the fourth band is left out, and degree 3 is drawn"
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,30 @@ class HashingReader(io.RawIOBase):
         n = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
         self.digest.update(memoryview(buffer)[:n])
         return n
+
+
+def add_file(digest: hashlib._Hash, file: BinaryIO, n_bytes: int) -> None:
+    """Put a file's ``n_bytes`` into a digest, a block at a time; the file's position stays."""
+    for offset in range(0, n_bytes, _HASHED_BYTES):
+        digest.update(os.pread(file.fileno(), min(_HASHED_BYTES, n_bytes - offset), offset))
+
+
+def refuse_holes(file: BinaryIO, start: int, end: int, path: str) -> None:
+    """Raise SceneError if something between two bytes was never written: a hole costs its maker nothing.
+
+    Only for bytes that no scene has as zeros over a whole page: careful copies make holes of those.
+    """
+    try:
+        hole = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+    except (OSError, AttributeError):  # a file system, or system, that cannot tell
+        return
+    finally:
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+    if hole < end:
+        raise SceneError(
+            f"{path}: a sparse file: nothing was ever written at byte {hole:,} of {os.fstat(file.fileno()).st_size:,}; "
+            "is the copy or download complete?"
+        )
 
 
 class Unchanged:

@@ -13,7 +13,7 @@ from typing import IO, BinaryIO, List, Optional, cast
 
 from edgegs.errors import InputError, SceneError
 from edgegs.files import open_regular
-from edgegs.scene.reading import Unchanged
+from edgegs.scene.reading import Unchanged, add_file
 from edgegs.scene.sog_meta import clip
 
 META = "meta.json"
@@ -144,8 +144,7 @@ class ZipFiles:
     def finish(self) -> str:
         """Hex digest of the archive."""
         digest = hashlib.sha256()
-        for at in range(0, self._unchanged.n_bytes, _MAX_READ):
-            digest.update(os.pread(self._file.fileno(), _MAX_READ, at))
+        add_file(digest, self._file, self._unchanged.n_bytes)
         self._unchanged.check()
         return digest.hexdigest()
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from edgegs.errors import EdgegsError, SceneError
+from edgegs.scene.builder import check_memory
 from edgegs.scene.sog_files import FolderFiles, ZipFiles, one_line
 from edgegs.scene.sog_meta import MAX_PALETTE, PALETTE_COLUMNS, SogMeta, clip
 
@@ -18,6 +19,8 @@ _BANDS = {PALETTE_COLUMNS * ((degree + 1) ** 2 - 1): degree for degree in (1, 2,
 _MAX_PADDING, _FREE_PIXELS = 4, 1 << 16
 # A lossless WebP is never much larger than its pixels; and there may be a colour profile and the like.
 _BYTES_PER_PIXEL, _FREE_BYTES = 5, 1 << 18
+_MAX_CHUNKS = 64  # of a WebP: the picture, and what may describe it
+_BYTES_PER_SPLAT, _BYTES_PER_DECODED_PIXEL = 19, 24
 
 Files = Union[FolderFiles, ZipFiles]
 
@@ -39,8 +42,9 @@ def read_planes(files: Files, meta: SogMeta) -> Planes:
     """Fetch all planes, check every header against the count, and only then decode one after the other.
 
     Memory: 19 bytes a splat at the end; while a plane is decoded, some 24 bytes a pixel of that plane beside what
-    has been decoded by then.
+    has been decoded by then. That there is so much is checked before.
     """
+    check_memory(files.shown, meta.count, (_BYTES_PER_SPLAT + _BYTES_PER_DECODED_PIXEL) * meta.count)
     wanted = {
         "means.files[0]": (meta.means[0], 3), "means.files[1]": (meta.means[1], 3),
         "scales.files[0]": (meta.scales, 3), "quats.files[0]": (meta.quats, 4), "sh0.files[0]": (meta.sh0, 4),
@@ -49,13 +53,16 @@ def read_planes(files: Files, meta: SogMeta) -> Planes:
         wanted["shN.files[1]"] = (meta.labels, 2)
     webp = _require_pillow(files.shown)
     max_pixels = _MAX_PADDING * meta.count + _FREE_PIXELS
+    max_bytes = _BYTES_PER_PIXEL * (meta.count + _FREE_PIXELS) + _FREE_BYTES  # padding is all alike, and takes none
     found: Dict[str, bytes] = {}
     first = (0, 0)
     for field, (name, _) in wanted.items():
-        found[field] = data = files.read(name, _BYTES_PER_PIXEL * max_pixels + _FREE_BYTES, field)
+        found[field] = data = files.read(name, max_bytes, field)
         size = webp_size(data, f"{files.shown}: {clip(name)}")
         first = first if any(first) else size
         _check_plane(size, first, meta, max_pixels, files.shown, name)
+    n_bytes = _BYTES_PER_SPLAT * meta.count + _BYTES_PER_DECODED_PIXEL * first[0] * first[1]
+    check_memory(files.shown, meta.count, n_bytes)
     sh_degree, palette = 0, None
     if meta.centroids:
         sh_degree, palette = _read_palette(webp, files, meta)
@@ -111,8 +118,11 @@ def webp_size(data: bytes, where: str) -> Tuple[int, int]:
     (size,) = struct.unpack_from("<I", data, 4)
     if size + 8 > len(data):
         raise SceneError(f"{where}: ends after {len(data):,} of {size + 8:,} bytes; is the copy or download complete?")
-    at, found = 12, None
+    at, found, n_chunks = 12, None, 0
     while at + 8 <= size + 8:
+        n_chunks += 1
+        if n_chunks > _MAX_CHUNKS:
+            raise SceneError(f"{where}: a WebP of over {_MAX_CHUNKS} parts; a plane is one lossless picture")
         kind, length = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
         if kind == b"VP8 ":
             raise SceneError(f"{where}: a lossy WebP picture, which spoils the numbers in it; export it as lossless")

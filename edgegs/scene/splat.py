@@ -14,8 +14,7 @@ import numpy as np
 from edgegs.errors import SceneError
 from edgegs.scene.builder import RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
-from edgegs.scene.ply import refuse_holes
-from edgegs.scene.reading import BLOCK_ROWS, HashingReader, Reading, Unchanged
+from edgegs.scene.reading import BLOCK_ROWS, F_DC, LOGITS, HashingReader, Reading, Unchanged, refuse_holes
 
 ROW = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("rgba", "u1", 4), ("quat", "u1", 4)])
 
@@ -27,11 +26,6 @@ _LEAST = 1e-20
 _NORMS = (0.9, 1.1)
 _PLAUSIBLE_SHARE = 0.9
 
-_C0 = 0.28209479177387814
-_LEVELS = np.arange(256) / 255
-with np.errstate(divide="ignore"):
-    _LOGITS = (np.log(_LEVELS) - np.log1p(-_LEVELS)).astype(np.float32)  # 0 is -inf, 255 is +inf
-_F_DC = ((_LEVELS - 0.5) / _C0).astype(np.float32)
 _QUATS = ((np.arange(256) - 128) / 128).astype(np.float32)
 
 
@@ -82,7 +76,7 @@ def read_splat(file: BinaryIO, path: str, how: Reading) -> Scene:
             "is the copy or download complete?"
         )
     how.check_count(n_rows, path, f"the file's size ({unchanged.n_bytes:,} bytes)")
-    refuse_holes(file, 0, unchanged.n_bytes, unchanged.n_bytes, path)
+    refuse_holes(file, 0, unchanged.n_bytes, path)
     hashing = HashingReader(file)
     reader = io.BufferedReader(hashing, 1 << 16)
     builder = SceneBuilder(path, "splat", n_rows, 0, how.max_gaussians, frame=how.frame or "rdf")
@@ -102,4 +96,4 @@ def _raw_block(rows: np.ndarray) -> RawBlock:
         log_scales = np.log(rows["scale"])
     quats = _QUATS[rows["quat"]]
     quats[~quats.any(axis=1), 0] = 1
-    return RawBlock(rows["mean"], log_scales, quats, _LOGITS[rows["rgba"][:, 3]], _F_DC[rows["rgba"][:, None, :3]])
+    return RawBlock(rows["mean"], log_scales, quats, LOGITS[rows["rgba"][:, 3]], F_DC[rows["rgba"][:, None, :3]])

@@ -16,7 +16,7 @@ import numpy as np
 from edgegs.errors import SceneError
 from edgegs.scene.builder import RawBlock, SceneBuilder
 from edgegs.scene.model import Scene
-from edgegs.scene.reading import BLOCK_ROWS, Reading, Unchanged
+from edgegs.scene.reading import BLOCK_ROWS, DEGREE_4, LOGITS, Reading, Unchanged
 from edgegs.scene.spz_streams import GzipContainer, ZstdContainer
 
 MAGIC = b"NGSP"
@@ -34,10 +34,10 @@ _SYSTEMS = (
     "", "LDB", "RDB", "LUB", "RUB", "LDF", "RDF", "LUF", "RUF", "LBD", "RBD", "LBU", "RBU", "LFD", "RFD", "LFU", "RFU",
 )  # fmt: skip
 
+_OPTION = "`--frame rdf|rub` (in a configuration scene.frame)"
+
 # What a byte stands for, float32.
 _BYTES = np.arange(256, dtype=np.float64)
-with np.errstate(divide="ignore"):
-    _LOGITS = (np.log(_BYTES) - np.log(255 - _BYTES)).astype(np.float32)  # 0 and 255 are infinite, and legal
 _COLOURS = ((_BYTES / 255 - 0.5) / 0.15).astype(np.float32)  # 0.15, not the 0.282 of the degree-0 harmonic
 _LOG_SCALES = (_BYTES / 16 - 10).astype(np.float32)
 _HARMONICS = ((_BYTES - 128) / 128).astype(np.float32)
@@ -87,7 +87,7 @@ def read_spz(file: BinaryIO, path: str, how: Reading) -> Scene:
     frame = how.frame or _frame(extensions, path, warnings) or "rub"
     degree = min(header.sh_degree, _SH_DEGREE)
     if degree < header.sh_degree:
-        warnings.append(f"SH degree {header.sh_degree}: its highest band is left out, and degree {degree} is drawn")
+        warnings.append(DEGREE_4)
     unknown = header.flags & ~(_ANTIALIASED | _EXTENDED)
     if unknown:
         warnings.append(f"flags 0x{unknown:02x} of its header are unknown, and ignored")
@@ -171,13 +171,16 @@ def _frame(extensions: bytes, path: str, warnings: List[str]) -> Optional[str]:
 def _axes(payload: bytes, path: str, warnings: List[str]) -> Optional[str]:
     value = int.from_bytes(payload, "little")
     if len(payload) != 4 or value >= len(_SYSTEMS):
-        warnings.append("its extension for the axes holds no known value; they are taken as right, up, back")
+        warnings.append(
+            "its extension for the axes holds no known value; they are taken as right, up, back: if that is wrong, say "
+            f"{_OPTION}"
+        )
         return None
     name = _SYSTEMS[value]
     if name not in ("", "RUB", "RDF"):
         raise SceneError(
             f"{path}: its axes are {name} (an extension says so), and edgegs reads RUB (right, up, back) and RDF "
-            "(right, down, forward); convert the scene, or say which of the two to take it for"
+            f"(right, down, forward); convert the scene, or say which of the two to take it for: {_OPTION}"
         )
     return name.lower() or None
 
@@ -194,7 +197,7 @@ def _raw_block(header: _Header, degree: int, arrays: List[np.ndarray]) -> RawBlo
         _means_v1(positions) if header.version == 1 else _means(positions, header.fractional_bits),
         _LOG_SCALES[scales],
         _quats_v1(rotations) if header.version < 3 else _quats(rotations),
-        _LOGITS[alphas[:, 0]],
+        LOGITS[alphas[:, 0]],
         sh,
     )
 

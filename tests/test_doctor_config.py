@@ -334,7 +334,7 @@ def test_a_ply_that_is_no_scene_is_told_by_its_header(world, head, words):
 
 def test_scenes_by_what_they_are(world):
     (one,) = [one for one in look(world) if one.check == "scene"]
-    assert one.says.endswith("a.ply: 40 splats of SH degree 0 (ply)")
+    assert one.says.endswith("a.ply: 40 splats of SH degree 3 (ply)")
     splat = struct.pack("<6f8B", 1, 2, 3, 0.1, 0.1, 0.1, 255, 255, 255, 255, 255, 128, 128, 128)
     path = world.root / "etc/edgegs/a.ply"
     (one,) = [one for one in look(world, prepare=lambda _: path.write_bytes(splat)) if one.check == "scene"]

@@ -14,12 +14,16 @@ import scenes
 
 import edgegs.drawing
 import edgegs.outputs
+import edgegs.pack.cache
+import edgegs.pack.prepare
 import edgegs.reload
 from edgegs.cli import main
 from edgegs.cli.run import FAULTS
 from edgegs.config import load_config
 from edgegs.daemon import Daemon
 from edgegs.errors import ConfigError, DeviceError, DeviceLost
+from edgegs.pack import quantise
+from edgegs.pack.egs import write_egs
 from edgegs.scene import write_ply
 from edgegs.sinks import Sink
 
@@ -131,9 +135,9 @@ def test_another_scene_is_drawn_and_the_outputs_go_on(running):
 def test_the_old_scene_draws_until_the_new_one_is_there(running, monkeypatch):
     gate, real = threading.Event(), edgegs.drawing.load_scene
 
-    def load_scene(config, progress):
+    def load_scene(*arguments):
         assert gate.wait(WAIT)
-        return real(config, progress)
+        return real(*arguments)
 
     def script(daemon):
         monkeypatch.setattr(edgegs.reload, "load_scene", load_scene)
@@ -219,6 +223,52 @@ def test_a_file_that_was_replaced_is_read_again_and_an_equal_one_is_not(running,
     assert loads == [1]
 
 
+def test_a_packed_scene_takes_over_and_a_damaged_one_does_not(running):
+    packed = quantise(scenes.cloud(600, seed=3), np.arange(600), (256, 600))
+    write_egs(str(running.path / "c.egs"), packed)
+    damaged = (running.path / "c.egs").read_bytes()
+    (running.path / "d.egs").write_bytes(damaged[: len(damaged) // 2])
+
+    def script(daemon):
+        assert running.hup(daemon, running.text("c.egs"))["successful"] is True
+        status = daemon.status()
+        assert (status["n_splats"], status["variant"]) == (600, "packed-split-tight-exact-dual")
+        result = running.hup(daemon, running.text("d.egs"))
+        assert result["successful"] is False
+        assert "d.egs" in result["error"]
+        assert daemon.frame.n_splats == 600
+        part = running.text("c.egs").replace("c.egs", "c.egs, max_gaussians: 256")
+        assert running.hup(daemon, part)["successful"] is True
+        assert daemon.frame.n_splats == 256
+
+    assert running(script) == 0
+
+
+def test_a_budget_is_chosen_beside_the_loop_which_goes_on_drawing(running, monkeypatch, host, tmp_path):
+    monkeypatch.setattr(edgegs.pack.prepare, "N_VIEWS", 6)
+    monkeypatch.setattr(edgegs.pack.prepare, "VIEW_SIZE", (64, 48))
+    monkeypatch.setattr(edgegs.pack.cache, "cache_dir", lambda: tmp_path / "cache")
+    drawn = []
+    real = edgegs.pack.prepare.importance
+
+    def importance(*args):
+        before = running.daemon._n_frames
+        wait(lambda: running.daemon._n_frames > before + 3)
+        drawn.append(threading.current_thread().name)
+        return real(*args)
+
+    monkeypatch.setattr(edgegs.pack.prepare, "importance", importance)
+
+    def script(daemon):
+        running.daemon = daemon
+        text = running.text("b.ply").replace("b.ply", "b.ply, max_gaussians: 150")
+        assert running.hup(daemon, text)["successful"] is True
+        assert daemon.frame.n_splats == 150
+
+    assert running(script) == 0
+    assert drawn == ["edgegs-reload"]
+
+
 def test_outputs_come_and_go_and_the_others_do_not_notice(running):
     two = '[{uri: "null:", name: first}, {uri: "null:", name: second}]'
     other = '[{uri: "null:", name: third}, {uri: "null:", name: first}]'
@@ -273,7 +323,7 @@ def test_without_a_file_to_read_again_hup_is_refused_and_the_run_goes_on(tmp_pat
 
 
 def test_a_run_that_ends_does_not_wait_for_a_reload(running, monkeypatch):
-    def endless(config, progress):
+    def endless(config, backend_name, open_scorer, progress):
         for row in range(10**9):
             progress(row, 10**9)
             time.sleep(0.001)

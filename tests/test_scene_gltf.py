@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import numpy as np
 import pytest
 from gltf_files import PREFIX, Document, add, document, glb, glb_of, gltf
+from scene_limits import limited
 from scenes import cloud
 
 from edgegs.backends.twin import rotation_matrices
@@ -436,6 +437,57 @@ def test_embedded_data_are_bounded(tmp_path: Path) -> None:
         file.truncate((64 << 20) + 1)
     with pytest.raises(SceneError, match=r"the limit is 67,108,864: export it as \.glb"):
         read(path)
+
+
+def test_data_named_many_times(tmp_path: Path) -> None:
+    """A buffer's bytes count once: else a small file could promise splats, and take memory, as often as it names it."""
+    made, data = document(cloud(50, sh_degree=0))
+    text = json.loads(gltf(made, data))
+    text["buffers"].append({"byteLength": len(data), "uri": "@"})
+    again = json.dumps(text).replace('"@"', '"\\u0064ata:0"').encode()
+    with pytest.raises(SceneError, match=r"buffers\[1\]: data within the file must be base64"):
+        decoded(tmp_path, again)
+    (tmp_path / "a.bin").write_bytes(data)
+    os.link(tmp_path / "a.bin", tmp_path / "b.bin")
+    for name in ("a.bin", "b.bin"):
+        made["buffers"] = [{"byteLength": len(data), "uri": "a.bin"}, {"byteLength": len(data), "uri": name}]
+        with pytest.raises(SceneError, match=rf"buffers\[1\]: uri '{name}' is a file that is used already"):
+            decoded(tmp_path, json.dumps(made).encode())
+
+
+def test_holes(tmp_path: Path) -> None:
+    """SH that are zero may be a hole, as careful copies make them; rotations that are one were never written."""
+    scene = cloud(20_000, sh_degree=1)
+    scene.sh[:, 1:] = 0
+    made, data = document(scene)
+    content = glb(made, data)
+    path = tmp_path / "a.glb"
+    for i, words in ((len(made["bufferViews"]) - 1, None), (1, "a sparse file")):
+        start = len(content) - len(data) + made["bufferViews"][i]["byteOffset"]
+        stop = start + made["bufferViews"][i]["byteLength"]
+        with open(path, "wb") as file:
+            file.write(content[:start])
+            file.truncate(stop)
+            file.seek(stop)
+            file.write(content[stop:])
+        if words is None:
+            same(read(path), scene)
+        else:
+            with pytest.raises(SceneError, match=words):
+                read(path)
+
+
+def test_memory(tmp_path: Path) -> None:
+    """The peak is under 1.5 times the decoded scene and 20 MiB of blocks."""
+    n = 150_000
+    made, data = document(cloud(n, sh_degree=2))
+    path = tmp_path / "a.glb"
+    path.write_bytes(glb(made, data))
+    decoded_mb = n * 4 * (11 + 27) / 2**20
+    message, _, grown, _ = limited(path)
+    assert message == f"{n}"
+    assert decoded_mb < grown + 10
+    assert grown < 1.5 * decoded_mb + 20
 
 
 def test_a_file_that_changes(tmp_path: Path) -> None:

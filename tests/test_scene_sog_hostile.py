@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from sog_files import ARRAYS, Sog, check, limited, read, refused, write_zip
 
 from edgegs.errors import AccessError, EdgegsError, InputError, SceneError
+from edgegs.scene import builder
+from edgegs.scene.builder import TooLarge
 from edgegs.scene.reading import Reading
 from edgegs.scene.sog import read_sog_folder, read_sog_json
 
@@ -103,13 +106,38 @@ def test_archives_that_lie(tmp_path: Path) -> None:
 def test_a_zip_bomb(tmp_path: Path) -> None:
     sog = Sog(12)
     sog.meta["count"] = 15_000_000  # lets a plane be as large as this
-    files = {**sog.files(), "means_l.webp": bytes(100_000_000)}
+    files = {**sog.files(), "means_l.webp": bytes(70_000_000)}
     path = write_zip(tmp_path / "bomb.sog", files, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 200_000
     [[(seconds, message)], peak, _] = limited(path)
     assert "a zip bomb" in message
     assert seconds < 2
     assert peak < 100
+
+
+def test_planes_that_the_memory_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused by the count, before a plane is fetched; and by the pixels, before one is decoded."""
+    sog = Sog(12)
+    path = sog.zip(tmp_path / "a.sog")
+    monkeypatch.setattr(builder, "available_memory", lambda: 500)
+    with pytest.raises(TooLarge, match="its 12 splats take 0 MB of memory"):
+        read(path)
+    monkeypatch.setattr(builder, "available_memory", lambda: 12 * 43)
+    with pytest.raises(TooLarge, match="edgegs pack"):
+        read(path)
+
+
+def test_a_webp_of_many_parts(tmp_path: Path) -> None:
+    sog = Sog(12)
+    files = sog.files()
+    for n_more, fits in ((63, True), (64, False)):
+        body = files["quats.webp"][12:] + b"XTRA\0\0\0\0" * n_more
+        plane = b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+        path = write_zip(tmp_path / "a.sog", {**files, "quats.webp": plane})
+        if fits:
+            assert read(path).n_splats == 12
+        else:
+            refused(path, "quats.webp': a WebP of over 64 parts")
 
 
 def test_a_long_list_of_contents(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scene_files import good_bytes
+from scene_limits import limited
 
 from edgegs.errors import SceneError
 from edgegs.scene import Scene, load
@@ -182,6 +183,17 @@ def test_by_content_and_not_by_name(tmp_path: Path) -> None:
         load(written(tmp_path / "a.splat", b"no splats but words " * 20))
     with pytest.raises(SceneError, match=r"a\.bin: not a scene; it is of no known kind"):
         load(written(tmp_path / "a.bin", b"no splats but words " * 20))
+
+
+def test_memory(tmp_path: Path) -> None:
+    """The peak is under 1.5 times the decoded scene and 20 MiB of blocks."""
+    n = 600_000
+    path = written(tmp_path / "a.splat", row() * n)
+    decoded = n * 4 * (11 + 3) / 2**20
+    message, _, grown, _ = limited(path)
+    assert message == f"{n}"
+    assert decoded < grown + 10
+    assert grown < 1.5 * decoded + 20
 
 
 def test_what_looks_like_one() -> None:

@@ -44,6 +44,7 @@ def test_everything_it_needs_travels(installed):
         shipped = {p.relative_to(data / folder).as_posix() for p in (data / folder).rglob("*") if p.is_file()}
         own = {p.relative_to(ROOT / folder).as_posix() for p in (ROOT / folder).rglob("*") if p.is_file()}
         assert shipped == own, folder
+    assert (data / "jetson" / "boards.yaml").is_file()
     for name in ("page.html", "page.css", "page.js"):
         assert (installed / "edgegs" / "sinks" / name).is_file()
 

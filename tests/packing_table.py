@@ -67,8 +67,8 @@ def main(argv: List[str]) -> None:
             row = measure(scene, folder)
         rows.append(row)
         print(
-            "| {scene} | {n_splats:,} | {sh_degree} | {source_mb} | {pack_mb} | {psnr_db:.1f} | {pack_s} | {pack_peak_mb} "
-            "| {render_s} | {render_peak_mb} |".format(**row),
+            "| {scene} | {n_splats:,} | {sh_degree} | {source_mb} | {pack_mb} | {psnr_db:.1f} | {pack_s} "
+            "| {pack_peak_mb} | {render_s} | {render_peak_mb} |".format(**row),
             flush=True,
         )
     with open(args.json, "w", encoding="ascii") as file:

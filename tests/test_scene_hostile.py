@@ -358,5 +358,24 @@ def test_memory_of_wide_rows(tmp_path: Path, text: bool) -> None:
     assert seconds < 4
 
 
+def test_axes_that_nobody_knows(tmp_path: Path) -> None:
+    (tmp_path / "a.ply").write_bytes(good_bytes())
+    assert load(tmp_path / "a.ply", frame="rub").means[0, 1] == -load(tmp_path / "a.ply").means[0, 1]
+    with pytest.raises(ValueError, match="frame must be one of rdf, rub, not 'luf'"):
+        load(tmp_path / "a.ply", frame="luf")
+
+
+def test_a_tail_that_grows_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.ply"
+    path.write_bytes(good_bytes() + b"x" * 10)
+
+    def grow(done: int, total: int) -> None:
+        with open(path, "ab") as file:
+            file.truncate(1 << 40)
+
+    with pytest.raises(SceneError, match="changed while it was read"):
+        load(path, progress=grow)
+
+
 def test_every_message_is_an_edgegs_error() -> None:
     assert all(issubclass(kind, EdgegsError) for kind in (SceneError, InputError, AccessError))

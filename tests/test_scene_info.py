@@ -279,7 +279,7 @@ def test_a_packed_scene(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert facts["bounds"]["radius"] == pytest.approx(scenes.cloud(6000, sh_degree=1).bounds()[1])
     assert main(["info", str(path)]) == 0
     text = capsys.readouterr().out
-    levels = f"by importance, {len(scene.levels)} levels: 4,096 … 6,000"
+    levels = f"by importance, {len(scene.levels)} levels: 256 … 6,000"
     assert f"pack       of test; {levels}; 24 chunks; checksums verified" in text
     assert "sections   means 72.0 kB, halves 96.0 kB" in text
 

@@ -203,7 +203,8 @@ def test_axes(tmp_path: Path, version: int) -> None:
     for extensions in (axes(6), axes(7)):
         scene = read_bytes(tmp_path, spz_bytes(arrays, version, 3, extensions=extensions), frame="rub")
         np.testing.assert_array_equal(scene.means, turned.means)
-    with pytest.raises(SceneError, match=r"its axes are LUF \(an extension says so\), and edgegs reads RUB"):
+    words = r"its axes are LUF \(an extension says so\), and edgegs reads RUB .*: `--frame rdf\|rub` .* scene.frame"
+    with pytest.raises(SceneError, match=words):
         read_bytes(tmp_path, spz_bytes(arrays, version, 3, extensions=axes(7)))
 
 
@@ -229,6 +230,7 @@ def test_extensions_that_cannot_be_read_are_ignored(
     same(scene, expected(arrays, version, 1))
     assert len(scene.warnings) == 1
     assert words in scene.warnings[0]
+    assert ("`--frame rdf|rub`" in scene.warnings[0]) == (words == "no known value")
 
 
 @pytest.mark.parametrize("version", [3, 4])

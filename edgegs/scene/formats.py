@@ -34,7 +34,8 @@ Reader = Callable[[BinaryIO, str, Reading], "AnyScene"]
 
 #: Format -> module and function of its reader; imported when needed: some bring packages that a board may lack.
 _READERS = {
-    "ply": ("edgegs.scene.ply", "read_ply"),
+    "ply": ("edgegs.scene.ply", "read_ply"),  # which hands on what its header says is compressed
+    "compressed.ply": ("edgegs.scene.compressed_ply", "read_compressed_ply"),
     "splat": ("edgegs.scene.splat", "read_splat"),
     "spz": ("edgegs.scene.spz", "read_spz"),
     "sog": ("edgegs.scene.sog", "read_sog"),

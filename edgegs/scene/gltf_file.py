@@ -46,6 +46,11 @@ class Accessor(NamedTuple):
     where: str
 
 
+    def span(self, n_rows: int) -> int:
+        """Bytes from a row's first to the last one's end, ``n_rows`` on."""
+        return (n_rows - 1) * self.stride + self.width * self.dtype.itemsize
+
+
 class _InFile(NamedTuple):
     """Bytes that stay in a file until they are asked for."""
 
@@ -80,7 +85,9 @@ class GltfFile:
         else:
             self.kind, text = "text", self._read_text(file, size)
         self.json = self._parse(text)
-        version = self.json.get("asset")
+        if "asset" not in self.json:
+            raise self.error("JSON, but no scene: a glTF has 'asset', a SOG's meta.json 'means'; name another file")
+        version = self.json["asset"]
         version = version.get("version") if isinstance(version, dict) else None
         if not isinstance(version, str) or not version.startswith("2."):
             raise self.error(f"asset.version must be 2.x, not {clip(str(version))}: this version reads glTF 2.0")
@@ -291,12 +298,12 @@ class GltfFile:
         held = self._buffers[accessor.buffer]
         if not isinstance(held, bytes):
             start = held.start + accessor.offset
-            refuse_holes(held.file, start, start + accessor.n_rows * accessor.stride, self._path)
+            refuse_holes(held.file, start, start + accessor.span(accessor.n_rows), self._path)
 
     def values(self, accessor: Accessor, start: int, stop: int) -> np.ndarray:
         """(stop - start, width) float32 of the accessor's rows, normalized integers scaled."""
         n, offset = stop - start, accessor.offset + start * accessor.stride
-        n_bytes = (n - 1) * accessor.stride + accessor.width * accessor.dtype.itemsize
+        n_bytes = accessor.span(n)
         held = self._buffers[accessor.buffer]
         if isinstance(held, bytes):
             data = held[offset : offset + n_bytes]

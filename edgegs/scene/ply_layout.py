@@ -98,7 +98,7 @@ def plain_layout(header: Header, path: str) -> Layout:
     lists = [name for name, kind in vertex.properties.items() if kind == "list"]
     for name in lists:
         what = "needs one number a splat" if name in used else "a list beside splats cannot be read"
-        raise SceneError(f"{path}: property {clip(name)} is a list; {what}")
+        raise SceneError(f"{path}: property {clip(name)} is a list; {what}: export it again")
     for name in RGB if rgb else ():
         if vertex.properties[name] not in ("uchar", "uint8"):
             raise SceneError(
@@ -158,14 +158,15 @@ def _sh_degree(element: Element, path: str) -> Tuple[int, int, List[str]]:
     names = [name for name in element.properties if name.startswith("f_rest")]
     for name in names:
         if not _F_REST.fullmatch(name):
-            raise SceneError(f"{path}: property {clip(name)} is not a valid f_rest_N name")
+            raise SceneError(f"{path}: property {clip(name)} is not a valid f_rest_N name; export it again")
     indices = sorted(int(name[len("f_rest_") :]) for name in names)
     for expected, index in enumerate(indices):
         if index != expected:
             raise SceneError(f"{path}: f_rest_{expected} is missing though f_rest_{index} is there; export it again")
     if len(names) not in SH_DEGREES:
         raise SceneError(
-            f"{path}: {len(names)} f_rest properties fit no SH degree (0, 9, 24, 45 or 72 are degree 0 to 4)"
+            f"{path}: {len(names)} f_rest properties fit no SH degree (0, 9, 24, 45 or 72 are degree 0 to 4); export "
+            "it again"
         )
     warnings = [DEGREE_4] if len(names) == 72 else []
     return SH_DEGREES[len(names)], len(names), warnings

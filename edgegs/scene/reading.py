@@ -53,7 +53,7 @@ class Reading:
     def check_count(self, n_rows: int, path: str, where: str) -> None:
         """Raise SceneError for a count of zero or one beyond the cap; ``where`` says what made the promise."""
         if n_rows < 1:
-            raise SceneError(f"{path}: {where}: a scene of zero splats")
+            raise SceneError(f"{path}: {where}: a scene of zero splats; export it again")
         if n_rows > self.cap:
             raise SceneError(
                 f"{path}: {where} promises {n_rows:,} splats, and the limit is {self.cap:,}; reduce the scene first"

@@ -14,7 +14,7 @@ from edgegs.scene.checks import open_scene_file
 from edgegs.scene.model import Scene
 from edgegs.scene.reading import BLOCK_ROWS, Reading, Unchanged
 from edgegs.scene.sog_files import INDEX, META, FolderFiles, ZipFiles, is_missing, open_inside
-from edgegs.scene.sog_lod import MAX_INDEX_BYTES, Part, is_index, parse_index, trained_alike
+from edgegs.scene.sog_lod import MAX_INDEX_BYTES, Part, Plan, is_index, parse_index, trained_alike
 from edgegs.scene.sog_meta import MAX_META_BYTES, SogMeta, parse_json, parse_meta
 from edgegs.scene.sog_planes import Files, Planes, read_planes
 
@@ -90,27 +90,10 @@ def _read_whole(files: Files, meta: SogMeta, path: str, how: Reading) -> Scene:
 def _read_streamed(index: FolderFiles, content: Dict[str, Any], path: str, how: Reading) -> Scene:
     """Two passes over the parts: the first only reads what they promise, so that the scene is allocated once."""
     plan = parse_index(content, path)
-    n_rows, n_held, sh_degree = plan.n_rows, 0, 0
-    models: List[str] = []
-    counts: List[int] = []
-    for part in plan.parts:
-        with _opened(part, path) as (files, meta):
-            if meta.version != 2:
-                raise SceneError(f"{files.shown}: SOG 1 in a streamed scene; edgegs reads SOG 2 there")
-            if part.ranges is None:
-                n_rows += meta.count
-            else:
-                models.append(meta.model)
-                if part.ranges[-1][1] > meta.count:
-                    raise SceneError(
-                        f"{path}: wants rows up to {part.ranges[-1][1]:,} of {part.name!a}, which has {meta.count:,}"
-                    )
-            sh_degree = max(sh_degree, meta.bands or 0)
-            n_held += meta.count
-            counts.append(meta.count)
+    counts, sh_degree, model = _promises(plan, path)
+    n_rows = plan.n_rows + sum(count for part, count in zip(plan.parts, counts) if part.ranges is None)
     how.check_count(n_rows, path, "the tree")
-    how.check_count(n_held, path, f"its {len(plan.parts):,} files")  # rows beside the wanted ones cost time, too
-    model = trained_alike(plan, models, path)
+    how.check_count(sum(counts), path, f"its {len(plan.parts):,} files")  # rows beside the wanted ones cost time, too
     builder = SceneBuilder(
         path,
         "sog streamed",
@@ -139,6 +122,26 @@ def _read_streamed(index: FolderFiles, content: Dict[str, Any], path: str, how: 
     return builder.finish(index.finish())
 
 
+def _promises(plan: Plan, path: str) -> Tuple[List[int], int, str]:
+    """The count of each part of a streamed scene, the highest SH degree, and how they were trained."""
+    sh_degree = 0
+    models: List[str] = []
+    counts: List[int] = []
+    for part in plan.parts:
+        with _opened(part, path) as (files, meta):
+            if meta.version != 2:
+                raise SceneError(f"{files.shown}: SOG 1 in a streamed scene; edgegs reads SOG 2 there")
+            if part.ranges is not None:
+                models.append(meta.model)
+                if part.ranges[-1][1] > meta.count:
+                    raise SceneError(
+                        f"{path}: wants rows up to {part.ranges[-1][1]:,} of {part.name!a}, which has {meta.count:,}"
+                    )
+            sh_degree = max(sh_degree, meta.bands or 0)
+            counts.append(meta.count)
+    return counts, sh_degree, trained_alike(plan, models, path)
+
+
 @contextlib.contextmanager
 def _opened(part: Part, index: str) -> Iterator[Tuple[Files, SogMeta]]:
     """Files and checked meta of a part: the folder that its meta.json lies in, or a bundle."""
@@ -152,7 +155,7 @@ def _opened(part: Part, index: str) -> Iterator[Tuple[Files, SogMeta]]:
         where = path if isinstance(files, FolderFiles) else f"{path}: {META}"
         meta = parse_meta(parse_json(files.read(name, MAX_META_BYTES), where), where)
         if meta.count < 1:
-            raise SceneError(f"{where}: a scene of zero splats")
+            raise SceneError(f"{where}: a scene of zero splats; export it again")
         yield files, meta
 
 

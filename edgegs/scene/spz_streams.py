@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import Any, BinaryIO, Callable, List, Optional, Sequence, Union
+from typing import Any, BinaryIO, Callable, List, Optional, Sequence, Tuple, Union
 
 from edgegs.errors import SceneError
 from edgegs.scene.reading import HashingReader
@@ -204,6 +204,18 @@ class ZstdContainer:
         Raises:
             SceneError: anything else than the arrays, complete, and the extensions; naming it.
         """
+        extensions, sizes = self._read_table(n_rows, row_bytes, names)
+        start = self._size - sum(n_packed for n_packed, _ in sizes)
+        for name, (n_packed, n_raw) in zip(names, sizes):
+            self._check_stream(name, n_packed, n_raw, n_rows, tick)
+            self._arrays.append(_Unpacker(_Slice(_puller(self._file, start), n_packed), self._path, name))
+            start += n_packed
+        return extensions if extended else b""
+
+    def _read_table(
+        self, n_rows: int, row_bytes: Sequence[int], names: Sequence[str]
+    ) -> Tuple[bytes, List[Tuple[int, int]]]:
+        """The extensions, and (packed, unpacked) bytes of each stream, which together end where the file does."""
         path = self._path
         if len(self._header) < _V4_HEADER_BYTES:
             raise SceneError(f"{path}: ends inside its header; {_CUT}")
@@ -223,8 +235,7 @@ class ZstdContainer:
         if len(table) < 16 * n_streams:
             raise SceneError(f"{path}: ends inside its table of contents; {_CUT}")
         entries = [struct.unpack_from("<QQ", table, 16 * i) for i in range(n_streams)]
-        start = table_offset + len(table)
-        end = start + sum(n_packed for n_packed, _ in entries)
+        end = table_offset + len(table) + sum(n_packed for n_packed, _ in entries)
         for name, n_bytes, (_, n_raw) in zip(names, row_bytes, entries):
             if n_raw != n_rows * n_bytes:
                 raise SceneError(
@@ -240,10 +251,7 @@ class ZstdContainer:
         for name, (n_packed, n_raw) in zip(names, entries):
             if n_packed > 2 * n_raw + _PIECE:
                 raise SceneError(f"{path}: {n_packed:,} bytes of ZSTD for {n_raw:,} bytes of {name}; export it again")
-            self._check_stream(name, n_packed, n_raw, n_rows, tick)
-            self._arrays.append(_Unpacker(_Slice(_puller(self._file, start), n_packed), path, name))
-            start += n_packed
-        return extensions if extended else b""
+        return extensions, entries
 
     def _check_stream(self, name: str, n_packed: int, n_raw: int, n_rows: int, tick: _Tick) -> None:
         stream = _Unpacker(_Slice(lambda n: self._hashing.read(n) or b"", n_packed), self._path, name)

@@ -89,6 +89,7 @@ class CudaBackend(StructBackend):
         try:
             major, minor = device.compute_capability()
             self.compute_capability = (major, minor)
+            self.pci_bus_id = str(device.pci_bus_id())
             self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
             self._module, self.image = self._load(image)
             attribute = driver.device_attribute

@@ -484,7 +484,7 @@ class Daemon:
 
     def summary(self) -> str:
         """A table of the stage times of the last frames, for people."""
-        return summary(self._recent, self._n_redraws, self.outputs)
+        return summary(self._recent, self._n_frames, self._n_redraws, self.outputs)
 
     @property
     def log_path(self) -> Optional[str]:

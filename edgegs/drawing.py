@@ -64,19 +64,24 @@ def load_scene(
     Raises:
         SceneError, InputError, AccessError, DeviceError: as ``edgegs.pack.prepare``.
     """
-    settings, path = config.scene, config.camera.path
+    settings, judges = config.scene, scoring_file(config)
     log.info("loading %s", settings.path)
     seen = signature(settings.path)
     storage = variant(config.render.variant, backend_name).storage
-    views = None
-    if path is not None and path.kind == "cameras_json" and settings.max_gaussians is not None:
-        views = training_views(path.path, max_views=MAX_VIEWS)[0]
+    views = None if judges is None else training_views(judges, max_views=MAX_VIEWS)[0]
     scene = prepare(settings.path, Wish(storage, settings.max_gaussians, settings.frame, views), open_scorer, progress)
     for warning in scene.warnings:
         log.warning("%s", warning)
     for cause, rows in scene.dropped.items():
         log.warning("%s: dropped %d of %d rows: %s", settings.path, rows, scene.n_rows, cause)
     return scene, SceneFacts(scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen)
+
+
+def scoring_file(config: Config) -> Optional[str]:
+    """The cameras.json whose views decide which splats are drawn: what the camera flies along. None: no file does."""
+    path = config.camera.path
+    flies = path is not None and path.kind == "cameras_json"
+    return path.path if flies and config.scene.max_gaussians is not None else None  # type: ignore[union-attr]
 
 
 def signature(path: str) -> Optional[Signature]:

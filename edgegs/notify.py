@@ -50,6 +50,7 @@ class Notifier:
         """The service does what it is for. Sent once; after ``reloading`` once more."""
         if not self._is_ready:
             self._is_ready = True
+            self._first_extension = None  # a device that is opened again later has the whole time again
             self._send("READY=1", f"STATUS={text}")
 
     def reloading(self) -> None:

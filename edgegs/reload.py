@@ -13,7 +13,7 @@ from typing import Callable, Optional
 from edgegs.backends import create
 from edgegs.backends.base import Backend
 from edgegs.config import Config
-from edgegs.drawing import SceneFacts, load_scene, signature
+from edgegs.drawing import SceneFacts, load_scene, scoring_file, signature
 from edgegs.errors import ConfigError, EdgegsError
 from edgegs.pack import AnyScene
 
@@ -98,7 +98,8 @@ def needs_renderer(old: Config, new: Config, scene: SceneFacts) -> bool:
     def drawn(config: Config) -> object:
         camera, render = config.camera, config.render
         behind = camera.background is not None
-        return config.scene, camera.width, camera.height, render.variant, render.background, behind
+        size = camera.width, camera.height
+        return config.scene, scoring_file(config), size, render.variant, render.background, behind
 
     return drawn(old) != drawn(new) or signature(new.scene.path) != scene.signature
 

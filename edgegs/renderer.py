@@ -8,7 +8,6 @@ buffer, the frame is drawn again with a larger one: a frame is right or an error
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -19,22 +18,12 @@ from edgegs.backends.base import Backend, Buffer, Fetch, Params
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
-from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import depth_bits, digit_plan, variant
-from edgegs.pack import AnyScene, PackedScene, scene_bytes, upload
+from edgegs.pack import AnyScene, PackedScene, upload
+from edgegs.room import DIGITS, MAX_INSTANCES, TILE, C, first_capacity, grown_capacity, most_splats, renderer_bytes
 
-C = constants()
-TILE = int(C["TILE_SIZE"])
-DIGITS = int(C["SORT_DIGITS"])
 #: Bits of a float depth that can differ: depths are positive.
 DEPTH_KEY_BITS = 31
-#: Instances are counted in 32 bits on the device.
-MAX_INSTANCES = 2**31 - 1
-#: First guess of instances a splat; a wrong one costs one frame drawn twice.
-INSTANCES_PER_SPLAT = 4
-GROWTH = 1.25
-#: What the stages keep of a splat on the device, at most, bytes: 2D mean, depth, conic, colour, rectangle, count …
-SPLAT_BYTES = 8 + 4 + 16 + 12 + 8 + 4 + 8 + 16
 
 
 class Launch(NamedTuple):
@@ -97,7 +86,7 @@ class Renderer:
         self._buffers: Dict[str, Buffer] = {}
         self._instance_buffers: List[Buffer] = []
         n = self.n_splats
-        self._check_room(scene)
+        self._check_room(scene.sh_degree, takes_backdrop, keep_float, keep_scores)
         # the sizes below are products of Python integers: nothing wraps before MAX_INSTANCES refuses it
         self._alloc("splat_means2d", (n, 2), "f4")
         self._alloc("splat_depths", (n,), "f4")
@@ -159,23 +148,28 @@ class Renderer:
             depth_bits=depth_bits(self._n_tiles),
         )
         self._plan: List[Launch] = []
-        self._grow(max(1 << 14, INSTANCES_PER_SPLAT * n))
+        self._grow(first_capacity(n))
 
-    def _check_room(self, scene: AnyScene) -> None:
-        """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit."""
-        free = self.backend.free_memory()
-        if free is None or scene.n_splats == 0:
+    def _check_room(self, sh_degree: int, *keeps: bool) -> None:
+        """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit.
+
+        Args:
+            keeps: the last arguments of ``renderer_bytes``.
+        """
+        room = self.backend.free_memory()
+        if room is None:
             return
-        instance = 2 * (self.variant.key_bits // 8 + 4)
-        splat = (
-            scene_bytes(scene, self.variant.storage) // scene.n_splats + SPLAT_BYTES + INSTANCES_PER_SPLAT * instance
-        )
-        fixed = 2 * self.backend.depth * self.width * self.height * 3 + 4 * self._n_tiles + (1 << 20)
-        if fixed + scene.n_splats * splat > free:
-            fits = max(0, (free - fixed) // splat)
+        free, n_blocks, depth = room, self.backend.n_blocks, self.backend.depth
+
+        def needed(n: int) -> int:
+            return renderer_bytes(n, sh_degree, self.variant, self.width, self.height, n_blocks, depth, 0, *keeps)
+
+        if needed(self.n_splats) > free:
+            fits = most_splats(self.n_splats, lambda n: needed(n) <= free)
             raise DeviceError(
-                f"{scene.n_splats:,} splats need {(fixed + scene.n_splats * splat) / 1e6:.0f} MB of device memory, "
-                f"{free / 1e6:.0f} MB are free; scene.max_gaussians: {fits} would fit"
+                f"{self.n_splats:,} splats need {needed(self.n_splats) / 1e6:.0f} MB of device memory, "
+                f"{free / 1e6:.0f} MB are free; "
+                + (f"scene.max_gaussians: {fits} would fit" if fits else "make the picture smaller")
             )
 
     def _alloc(self, name: str, shape: Sequence[int], dtype: str) -> None:
@@ -329,7 +323,7 @@ class Renderer:
             if n_instances <= ticket.capacity:
                 break
             if n_instances > self._capacity:  # else a frame collected meanwhile has made the room
-                self._grow(max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH))))
+                self._grow(grown_capacity(n_instances))
             ticket = self._draw(ticket.camera, ticket.backdrop, ticket.slot, ticket.started)
             redraws += 1
         self._free_slots.append(ticket.slot)

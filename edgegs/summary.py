@@ -16,11 +16,12 @@ def figures(frame: Frame) -> Frame:
     return dataclasses.replace(frame, image=np.empty((0, 0, 3), np.uint8), image_f32=None, transmittance=None)
 
 
-def summary(frames: Sequence[Frame], n_redraws: int, outputs: Sequence[PacedOutput]) -> str:
+def summary(frames: Sequence[Frame], n_frames: int, n_redraws: int, outputs: Sequence[PacedOutput]) -> str:
     """A table for people.
 
     Args:
         frames: the last ones of the run, oldest first.
+        n_frames: of the whole run, whatever scenes it drew.
         n_redraws: how often a frame of the run was drawn again, because the instance buffer had to grow.
         outputs: one line each.
     """
@@ -31,7 +32,7 @@ def summary(frames: Sequence[Frame], n_redraws: int, outputs: Sequence[PacedOutp
     fps = (len(frames) - 1) / seconds if seconds > 0 else 0.0
     redraws = f", {n_redraws} redraws" if n_redraws else ""
     lines = [
-        f"{last.index + 1} frames; the last {len(frames)}: {fps:.1f} FPS, {last.n_splats} splats, "
+        f"{n_frames} frames; the last {len(frames)}: {fps:.1f} FPS, {last.n_splats} splats, "
         f"{last.n_visible} visible, {last.n_instances} instances{redraws}",
         "{:<10} {:>9} {:>9} {:>9} {:>7}".format("stage", "p50 ms", "p95 ms", "max ms", "share"),
     ]

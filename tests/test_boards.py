@@ -13,13 +13,14 @@ import scenes
 from edgegs.backends.base import Backend
 from edgegs.bench import counting
 from edgegs.bench.boards import Boards, load_boards
-from edgegs.bench.cost import cost, efficiency, memory, predict, renderer_bytes
+from edgegs.bench.cost import cost, efficiency, memory, predict
 from edgegs.bench.counting import Counts, count_frame
 from edgegs.camera import Camera
 from edgegs.errors import ConfigError, DeviceError, UsageError
 from edgegs.kernels.variants import BASELINE, BEST, EXACT, FUSED, variant
 from edgegs.pack import quantise
-from edgegs.renderer import C, Renderer
+from edgegs.renderer import Renderer
+from edgegs.room import C, renderer_bytes
 from edgegs.scene.synth import dial, dial_camera
 
 MIB = 1 << 20
@@ -133,9 +134,29 @@ def test_memory_is_that_of_the_renderer(host: Backend, name: str, n: int, degree
     if n == 5000:
         assert frame.redraws == 1, "the instance buffer has grown"
     renderer.close()
-    with_backdrop = Renderer(host, scene, width, height, name, takes_backdrop=True)
-    assert renderer_bytes(*expected, takes_backdrop=True) == with_backdrop.device_bytes
-    with_backdrop.close()
+    for index in range(3):
+        backdrop, keeps_float, keeps_scores = (index == i for i in range(3))
+        renderer = Renderer(host, scene, width, height, name, (0, 0, 0), keeps_float, backdrop, keeps_scores)
+        assert renderer_bytes(*expected, 0, backdrop, keeps_float, keeps_scores) == renderer.device_bytes
+        renderer.close()
+
+
+def test_a_scene_without_room_is_refused_before_anything_is_allocated(
+    host: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenes.cloud(5000, sh_degree=1)
+    needed = renderer_bytes(5000, 1, BEST, 64, 48, host.n_blocks, host.depth)
+    real = host.alloc
+    monkeypatch.setattr(host, "alloc", lambda *_: pytest.fail("it was not refused before"))
+    monkeypatch.setattr(host, "free_memory", lambda: needed - 1)
+    with pytest.raises(DeviceError, match=r"scene\.max_gaussians: 4999 would fit"):
+        Renderer(host, scene, 64, 48, BEST.name)
+    monkeypatch.setattr(host, "free_memory", lambda: 1000)
+    with pytest.raises(DeviceError, match="make the picture smaller"):
+        Renderer(host, scene, 64, 48, BEST.name)
+    monkeypatch.setattr(host, "alloc", real)
+    monkeypatch.setattr(host, "free_memory", lambda: needed)
+    Renderer(host, scene, 64, 48, BEST.name).close()
 
 
 def board_of(known: Boards, free_bytes: int, shared: bool = False) -> Boards:

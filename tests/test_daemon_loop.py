@@ -500,5 +500,5 @@ def test_health_is_a_matter_of_frames(make_daemon):
 
 
 def test_the_summary_tells_of_redraws():
-    assert "redraws" not in summary([frame()], 0, [])
-    assert "0 instances, 2 redraws\n" in summary([frame(redraws=2)], 2, [])
+    assert "redraws" not in summary([frame()], 1, 0, [])
+    assert "0 instances, 2 redraws\n" in summary([frame(redraws=2)], 1, 2, [])

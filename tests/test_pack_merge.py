@@ -154,6 +154,25 @@ def test_degenerate_shapes(scales: Tuple[float, float, float], apart: float) -> 
             assert (merged.scales > 0).all()
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e300])
+def test_scores_are_in_any_unit(unit: float) -> None:
+    scene, scores = scenes.cloud(100), np.arange(100.0)
+    merged, again = merge(scene, 30, scores), merge(scene, 30, scores * unit)
+    np.testing.assert_allclose(again.means, merged.means, atol=1e-4)
+
+
+@pytest.mark.parametrize("far", [1e30, 3e38])
+@pytest.mark.parametrize("n", [1, 150])
+def test_floaters_at_the_end_of_float32_merge_to_numbers(far: float, n: int) -> None:
+    scene = scenes.cloud(300, sh_degree=0)
+    means = scene.means.copy()
+    means[::2, 0] = np.where(np.arange(150) % 2, far, -far)
+    merged = merge(dataclasses.replace(scene, means=means), n, np.ones(300))
+    assert merged.n_splats == n
+    assert all(np.isfinite(getattr(merged, name)).all() for name in ARRAYS)
+    assert (merged.scales**2 < np.inf).all()
+
+
 def test_what_is_refused() -> None:
     scene = scenes.cloud(10)
     with pytest.raises(ValueError, match="at least 1 splat, not 0"):

@@ -92,7 +92,7 @@ def test_packed_scenes_are_judged_too(host: Backend) -> None:
     packed = quantise(scene)
     db = psnr_against(scene, packed, cameras(*SIZES), host).psnr_db
     assert 30 < db < 100
-    assert psnr_against(packed, packed.unpacked(), cameras(*SIZES), host).psnr_db == math.inf
+    assert psnr_against(packed, packed.unpacked(), cameras(*SIZES), host).psnr_db > 60  # unit quaternions in the one
 
 
 def test_antialiased_scenes_are_drawn_as_such(host: Backend) -> None:

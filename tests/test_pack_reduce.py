@@ -68,6 +68,16 @@ def test_one_way_alone_is_taken_where_it_is_asked_for(reducer, way):
     assert [candidate.how for candidate in reducer.candidates(Budget(n=400), way)] == [way]
 
 
+@pytest.mark.parametrize("way", ["auto", "prune", "merge"])
+def test_a_budget_that_all_fit_keeps_all_whatever_the_way(reducer, way):
+    assert [candidate.how for candidate in reducer.candidates(Budget(n=5000), way)] == ["all"]
+
+
+def test_merging_takes_fewer_bands_where_not_one_splat_has_room_for_all(reducer):
+    (found,) = reducer.candidates(Budget(n_bytes=splat_bytes(1, "packed")), "merge")
+    assert (found.packed.n_splats, found.packed.sh_degree) == (1, 0)
+
+
 def test_pruning_keeps_the_most_important(reducer):
     (found,) = reducer.candidates(Budget(n=400), "prune")
     least = reducer.scores[found.packed.rows].min()
@@ -87,6 +97,14 @@ def test_a_budget_of_bytes_weighs_bands_of_sh_against_splats(reducer):
 
 def test_the_degree_asked_for_is_never_exceeded(reducer):
     assert {c.packed.sh_degree for c in reducer.candidates(Budget(n=500), sh_degree=1)} == {1}
+
+
+def test_cameras_stand_where_they_stood_for_the_whole_scene(reducer, cloud):
+    for candidate in reducer.candidates(Budget(n=200)):
+        np.testing.assert_array_equal(candidate.packed.bounds()[0], cloud.bounds()[0])
+        assert candidate.packed.bounds()[1] == cloud.bounds()[1]
+    part = cloud.take(np.arange(10))
+    assert part.bounds()[1] == cloud.bounds()[1]
 
 
 # --- the verb ---
@@ -163,7 +181,8 @@ def test_pack_scores_by_the_views_of_a_training(kernels, few_views, ply, tmp_pat
     ("args", "code", "says"),
     [
         (["-o", "{tmp}/no/folder.egs"], 73, "there is no folder"),
-        (["-o", "{ply}"], 2, "is the scene itself"),
+        (["-o", "{ply}"], 2, "must end in .egs"),
+        (["-o", "{tmp}/x.egs", "--views", "{tmp}/away.json"], 2, "sees any of the scene"),
         (["-o", "{tmp}/x.egs", "--reduce", "merge"], 2, "needs --budget"),
         (["-o", "{tmp}/x.egs", "--distill"], 2, "needs --budget"),
         (["-o", "{tmp}/x.egs", "--budget-mb", "0.001"], 0, ""),
@@ -174,6 +193,9 @@ def test_pack_scores_by_the_views_of_a_training(kernels, few_views, ply, tmp_pat
 def test_what_cannot_work_is_refused_and_writes_nothing(
     kernels, few_views, ply, tmp_path, capsys, args, code, says
 ):
+    away = {"id": 0, "img_name": "0", "width": 64, "height": 48, "position": [1e4, 0, 0], "fx": 60.0, "fy": 60.0}
+    views = [{**away, "rotation": [[0, 0, 1], [0, 1, 0], [-1, 0, 0]]}] * 2
+    (tmp_path / "away.json").write_text(json.dumps(views))
     before = set(tmp_path.rglob("*"))
     try:
         found, _, err = pack(capsys, ply, *[arg.format(tmp=tmp_path, ply=ply) for arg in args])

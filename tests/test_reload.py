@@ -311,6 +311,34 @@ def test_another_path_moves_the_camera_without_loading(running, monkeypatch):
     assert running(script) == 0
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [
+        ("frame: rdf", "frame: rub", True),
+        ("max_gaussians: 100", "max_gaussians: 101", True),
+        ("max_gaussians: 100, path_a", "max_gaussians: 100, path_b", True),  # other views choose other splats
+        ("max_gaussians: 100, path_a", "max_gaussians: 100, path_a", False),
+        ("max_gaussians: 100, path_a", "max_gaussians: 100", True),
+        ("path_a", "path_b", False),
+    ],
+)
+def test_what_decides_which_splats_are_drawn_loads_the_scene_again(tmp_path, before, after, again):
+    write_ply(str(tmp_path / "a.ply"), scenes.cloud(10))
+
+    def config(words):
+        settings = [word for word in words.split(", ") if not word.startswith("path")]
+        moves = [f"path: {{kind: cameras_json, path: {word[-1]}.json}}" for word in words.split(", ") if "path" in word]
+        camera = ", ".join(["width: 32", "height: 32", *moves])
+        file = tmp_path / "c.yaml"
+        scene = ", ".join(["path: a.ply", *settings])
+        file.write_text(f"scene: {{{scene}}}\ncamera: {{{camera}}}\noutputs: ['null:']\n")
+        return load_config(str(file))
+
+    signature = edgegs.drawing.signature(str(tmp_path / "a.ply"))
+    facts = edgegs.drawing.SceneFacts("a.ply", "", 10, (np.zeros(3), 1.0), (0, -1, 0), signature)
+    assert edgegs.reload.needs_renderer(config(before), config(after), facts) is again
+
+
 def test_without_a_file_to_read_again_hup_is_refused_and_the_run_goes_on(tmp_path, kernels):
     write_ply(str(tmp_path / "a.ply"), scenes.cloud(10))
     (tmp_path / "c.yaml").write_text(

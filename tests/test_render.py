@@ -183,7 +183,7 @@ def test_too_many_instances_grow_the_buffer_and_redraw(any_backend):
 
 def test_counts_beyond_32_bits_are_an_error_not_a_wrap(host, monkeypatch):
     monkeypatch.setattr("edgegs.renderer.MAX_INSTANCES", 100)
-    monkeypatch.setattr("edgegs.renderer.INSTANCES_PER_SPLAT", 0)
+    monkeypatch.setattr("edgegs.room.INSTANCES_PER_SPLAT", 0)
     renderer = Renderer.__new__(Renderer)
     with pytest.raises(DeviceError, match="splat-tile pairs"):
         Renderer.__init__(renderer, host, scenes.cloud(10), 96, 80)

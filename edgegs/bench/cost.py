@@ -7,7 +7,6 @@ jetson/boards.yaml). Nothing of it was measured on the board asked about; every 
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -18,15 +17,25 @@ from edgegs.frame import STAGES
 from edgegs.kernels.variants import DEFAULTS, Variant, digit_plan, variant
 from edgegs.pack import AnyScene, PackedScene
 from edgegs.pack.upload import splat_bytes
-from edgegs.renderer import DEPTH_KEY_BITS, DIGITS, GROWTH, INSTANCES_PER_SPLAT, MAX_INSTANCES, TILE, C
+from edgegs.renderer import DEPTH_KEY_BITS
+from edgegs.room import (
+    COLOUR,
+    CONIC,
+    DEPTH,
+    EXTENT,
+    MEANS2D,
+    RECT,
+    TILE_COUNT,
+    C,
+    most_splats,
+    n_tiles,
+    renderer_bytes,
+)
 
 #: Frames that the cuda backend has under way.
 CUDA_DEPTH = 2
-#: Instances that a renderer makes room for, at least.
-MIN_INSTANCES = 1 << 14
 #: A reader takes this times the scene's arrays while it reads, at most.
 READING_PEAK = 1.5
-_MEANS2D, _DEPTH, _CONIC, _COLOUR, _RECT, _N_TILES, _EXTENT = 8, 4, 16, 12, 8, 4, 8
 
 
 class Prediction(NamedTuple):
@@ -44,45 +53,6 @@ class Efficiency(NamedTuple):
 
     issue: float
     memory: float
-
-
-def n_tiles(width: int, height: int) -> int:
-    """Tiles of a picture."""
-    return -(-width // TILE) * -(-height // TILE)
-
-
-def renderer_bytes(
-    n_splats: int,
-    sh_degree: int,
-    choice: Variant,
-    width: int,
-    height: int,
-    n_blocks: int,
-    depth: int = 1,
-    n_instances: int = 0,
-    takes_backdrop: bool = False,
-) -> int:
-    """``Renderer.device_bytes`` of a scene, without making it.
-
-    Args:
-        n_blocks, depth: of the backend.
-        n_instances: the most that a frame has had.
-    """
-    n, tiles, pixels = n_splats, n_tiles(width, height), 3 * width * height
-    total = n * (splat_bytes(sh_degree, choice.storage) + _MEANS2D + _DEPTH + _CONIC + _COLOUR)
-    total += 8 + 8 + 4 * (tiles + 1)
-    if choice.key == "packed32":
-        total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4
-    else:
-        total += n * (_RECT + _N_TILES + (_EXTENT if choice.culling == "tight" else 0)) + 16 * n_blocks
-    if choice.key == "split":
-        total += 2 * n * (4 + 4)
-    total += depth * pixels * (2 if takes_backdrop else 1)
-    total += 4 * DIGITS * n_blocks + 4 * DIGITS
-    capacity = max(MIN_INSTANCES, INSTANCES_PER_SPLAT * n)
-    if n_instances > capacity:
-        capacity = max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH)))
-    return total + 2 * capacity * (choice.key_bits // 8 + 4)
 
 
 def memory(board: Board, scene: AnyScene, choice: Variant, width: int, height: int, n_instances: int) -> Dict[str, Any]:
@@ -113,17 +83,8 @@ def memory(board: Board, scene: AnyScene, choice: Variant, width: int, height: i
         "loading_bytes": loading(n),
         "fits": running(n) <= free,
         "fits_while_loading": loading(n) <= free,
-        "max_splats": _most(n, lambda count: running(count) <= free),
+        "max_splats": most_splats(n, lambda count: running(count) <= free),
     }
-
-
-def _most(n: int, fits: Any) -> int:
-    """The largest count up to ``n`` that fits, 0 where none does; fitting is monotone."""
-    low, high = 0, n
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low if fits(low) else 0
 
 
 def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
@@ -133,7 +94,7 @@ def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
         counts: anything with the counts of ``Counts``.
     """
     n, visible, instances = counts.n_splats, counts.n_visible, counts.n_instances
-    projected = _MEANS2D + _DEPTH + _CONIC + _COLOUR
+    projected = MEANS2D + DEPTH + CONIC + COLOUR
     key = choice.key_bits // 8
     emitted = instances * (key + 4)
     moved = dict.fromkeys(STAGES, 0.0)
@@ -141,15 +102,15 @@ def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
     if choice.key == "packed32":
         moved["project"] += emitted
     else:
-        shape = _RECT + (_MEANS2D + _CONIC + _EXTENT if choice.culling == "tight" else _DEPTH)
-        moved["project"] += n * _N_TILES + visible * _RECT
-        moved["duplicate"] = n * _N_TILES + visible * shape + emitted
+        shape = RECT + (MEANS2D + CONIC + EXTENT if choice.culling == "tight" else DEPTH)
+        moved["project"] += n * TILE_COUNT + visible * RECT
+        moved["duplicate"] = n * TILE_COUNT + visible * shape + emitted
     passes = _passes(choice, counts)
     moved["sort"] = passes * instances * _sorted_bytes(key)
     if choice.key == "split":
-        moved["sort"] += n * _N_TILES + visible * (4 + 4) + _depth_passes() * visible * _sorted_bytes(4)
-        moved["duplicate"] += visible * (4 + _N_TILES)
-    moved["rasterize"] = instances * (4 + _MEANS2D + _CONIC + _COLOUR)
+        moved["sort"] += n * TILE_COUNT + visible * (4 + 4) + _depth_passes() * visible * _sorted_bytes(4)
+        moved["duplicate"] += visible * (4 + TILE_COUNT)
+    moved["rasterize"] = instances * (4 + MEANS2D + CONIC + COLOUR)
     return moved
 
 

@@ -12,7 +12,8 @@ from edgegs.camera import Camera
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import Variant
 from edgegs.pack import AnyScene
-from edgegs.renderer import TILE, Renderer
+from edgegs.renderer import Renderer
+from edgegs.room import TILE
 
 C = constants()
 #: Rows of the 16 pixels wide piece of a tile that one warp works on until all its pixels are finished.

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 _WIDTH = 11  # of the names before the lines
 
 
+#: Frames shorter than this wait for the processor: about 20 launches, predicted for a board's processor.
+LAUNCHES_MS = 3.0
+
+
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("info", help="describe a scene, what is wrong with it and what it costs on a board")
     add_scene_options(parser)
@@ -125,6 +129,8 @@ def _board(cost: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
     counts, calibration = cost["counts"], cost["calibration"]
     stages = ", ".join(f"{stage} {_ms(ms)}" for stage, ms in cost["predicted_ms"].items())
     yield "predicted", f"{_ms(cost['predicted_frame_ms'])} ms a frame, {_fps(cost['predicted_fps'])} FPS ({stages})"
+    if cost["predicted_frame_ms"] < LAUNCHES_MS:
+        yield "", "of the GPU alone: starting 15 to 21 kernels from Python takes longer than that"
     is_sample = counts["n_tiles_counted"] < counts["n_tiles"]
     sampled = f", counted in {counts['n_tiles_counted']:,} of {counts['n_tiles']:,} tiles" if is_sample else ""
     yield "", (

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--views", metavar="CAMERAS.json", help="views that matter (default: made for the scene)")
     parser.add_argument(
-        "--n-views", type=whole(1, 1000), metavar="N", help="views to score by (default 48, or those of the file)"
+        "--n-views", type=whole(1, 1000), metavar="N", help="views to choose by (default 48, or those of the file); what none sees may go"
     )
     parser.add_argument(
         "--distill", type=whole(1, 1_000_000), metavar="STEPS", nargs="?", const=2000,
@@ -69,16 +69,20 @@ def main(args: argparse.Namespace) -> int:
 
     with backend:
         reducer = Reducer(scene, backend, scored, held_out, say)
+        if not reducer.scores.any():
+            raise UsageError(f"{args.views or 'the views'}: not one of {len(scored)} views sees any of the scene")
         budget = Budget(args.budget, None if args.budget_mb is None else int(args.budget_mb * 1e6))
         try:
             candidates = reducer.candidates(budget, args.reduce, args.sh_degree)
         except ValueError as error:
+            if args.budget_mb is None:
+                raise
             raise UsageError(f"--budget-mb {args.budget_mb:g}: {error}") from None
         if args.distill and candidates[0].packed.n_splats < scene.n_splats:
             candidates.insert(0, distilled(reducer, candidates[0], scored, args.distill, progress))
             candidates.sort(key=lambda candidate: -candidate.psnr_db)
     best = candidates[0]
-    write_egs(args.output, best.packed, about(best, layout, len(scored)))
+    write_egs(args.output, best.packed, about(best, layout, len(scored)), say("writing"))
     print_report(args, scene, candidates, layout, scored, held_out, time.monotonic() - began)
     return 0
 
@@ -87,6 +91,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     """What can be refused before anything is read."""
     from edgegs.files import check_output
 
+    if not args.output.lower().endswith(".egs"):
+        raise UsageError(f"-o {args.output}: the name must end in .egs")
     check_output(args.output)
     sources = [os.path.realpath(path) for path in args.scene]
     if os.path.realpath(args.output) in sources:
@@ -173,17 +179,21 @@ def print_report(
     if args.json:
         print(json.dumps(facts))
         return
-    whole_mb, mb = scene.nbytes / 1e6, best.packed.nbytes / 1e6
     print(f"{best.packed.n_splats:,} of {scene.n_splats:,} splats, SH degree {best.packed.sh_degree}; "
-          f"{mb:.1f} MB on the device ({whole_mb:.1f} MB as float32)")  # fmt: skip
-    print(f"scored by {len(scored)} views {layout}; PSNR against the whole scene on {len(held_out)} others:")
+          f"{_size(best.packed.nbytes)} on the device ({_size(scene.nbytes)} as float32)")  # fmt: skip
+    others = "the same" if scored[0] is held_out[0] else f"{len(held_out)} others"  # a file with one view
+    print(f"views: {len(scored)} {layout} to choose by; PSNR against the whole scene on {others}:")
     for c in candidates:
         chosen = "  <- written" if c is best and len(candidates) > 1 else ""
         splats = f"{c.packed.n_splats:>10,} splats, degree {c.packed.sh_degree}"
         print(f"  {c.how:<18} {splats}: {c.psnr_db:6.2f} dB{chosen}")
     if 0 < best.packed.n_splats < 0.5 * scene.n_splats and best.psnr_db < 35:
         print("under half of the scene is left: look at it (`edgegs render`), or give it a larger budget")
-    print(f"{args.output}: {facts['file_bytes'] / 1e6:.1f} MB, {seconds:.0f} s")
+    print(f"{args.output}: {_size(os.path.getsize(args.output))}, {seconds:.0f} s")
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e5 else f"{n_bytes / 1e3:.1f} kB"
 
 
 def _facts(candidate: Candidate) -> Dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from edgegs.bench.cost import CUDA_DEPTH, renderer_bytes
+from edgegs.bench.cost import CUDA_DEPTH
 from edgegs.kernels.variants import DEFAULTS
 from edgegs.pack import CHUNK, AnyScene, PackedScene, scene_bytes
+from edgegs.room import renderer_bytes
 from edgegs.scene import Scene
 from edgegs.scene.checks import open_scene_file
 

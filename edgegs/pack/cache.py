@@ -1,6 +1,6 @@
 """Packed scenes that were made before, kept by the content that they were made from.
 
-The cache may be lost, full or read-only at any time: that costs time, never a picture.
+The cache may be lost, full, read-only or shared with other processes at any time: that costs time, never a picture.
 """
 
 from __future__ import annotations
@@ -9,108 +9,139 @@ import contextlib
 import hashlib
 import logging
 import os
+import time
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, List, Optional, Tuple
 
-from edgegs.errors import EdgegsError
+from edgegs.errors import EdgegsError, SceneError
+from edgegs.files import open_regular
 from edgegs.pack.egs import write_egs
 from edgegs.pack.packed import PackedScene
 from edgegs.paths import cache_dir
 from edgegs.scene import load
+from edgegs.scene.builder import TooLarge
 
 log = logging.getLogger(__name__)
 
 #: Scenes kept; the ones used longest ago go first.
 KEPT = 8
 #: Changes when packing the same content would give another file.
-_RECIPE = 1
-_PIECE = 1 << 20
+_RECIPE = 2
+_PIECE = 4 << 20
+#: A file that was begun so long ago and never finished is one of a process that was killed, seconds.
+_ABANDONED_S = 24 * 3600.0
+
+Progress = Callable[[int, int], None]
 
 
-def digest_of(path: str) -> Optional[str]:
-    """sha256 of a scene's bytes, or of all files in its folder by name; None where it cannot be read."""
+def digest_of(path: str, progress: Optional[Progress] = None) -> str:
+    """sha256 of a file, which is what most readers say of a scene; "" for what cannot be read, such as a folder.
+
+    Args:
+        progress: called as ``progress(bytes_done, n_bytes)``; what it raises ends the reading.
+    """
     digest = hashlib.sha256()
     try:
-        if not os.path.isdir(path):
-            _add(digest, path)
-            return digest.hexdigest()
-        for name in sorted(os.listdir(path)):
-            if os.path.isfile(os.path.join(path, name)):
-                digest.update(os.fsencode(name) + b"\0")
-                _add(digest, os.path.join(path, name))
-        return digest.hexdigest()
-    except OSError:
-        return None
-
-
-def _add(digest: hashlib._Hash, path: str) -> None:
-    with open(path, "rb", buffering=0) as file:
-        for piece in iter(lambda: file.read(_PIECE), b""):
-            digest.update(piece)
+        with open_regular(path, path) as file:
+            n_done, n_bytes = 0, os.fstat(file.fileno()).st_size
+            for piece in iter(lambda: file.read(_PIECE), b""):
+                digest.update(piece)
+                n_done += len(piece)
+                if progress is not None:
+                    progress(n_done, max(n_done, n_bytes))
+    except (EdgegsError, OSError):
+        return ""
+    return digest.hexdigest()
 
 
 class SceneCache:
     """The packed forms of one content.
 
     Args:
-        digest: of the content, hex.
+        digest: of the content, hex, as its reader says it (``Scene.sha256``).
         options: whatever else decides what is packed, such as the axes that it is read with.
     """
 
     def __init__(self, digest: str, options: str = "") -> None:
         self._name = hashlib.sha256(f"{_RECIPE} {digest} {options}".encode()).hexdigest()[:40]
 
-    @classmethod
-    def of(cls, path: str, options: str = "") -> Optional[SceneCache]:
-        """The cache of what lies at ``path`` now; None where it cannot be read."""
-        digest = digest_of(path)
-        return None if digest is None else cls(digest, options)
-
-    def find(self, scored: bool, max_gaussians: Optional[int] = None) -> Optional[PackedScene]:
+    def find(self, max_gaussians: Optional[int] = None, progress: Optional[Progress] = None) -> Optional[PackedScene]:
         """The packed scene; None where there is none, or none that can be read.
 
         Args:
-            scored: whether it has to be in an order of importance.
             max_gaussians: at most so many of its most important splats.
+            progress: as ``edgegs.scene.load``.
         """
-        for path in self._paths(scored):
+        for path, is_scored in self._paths(max_gaussians is not None):
             try:
                 if not path.is_file():
                     continue
-                found = load(path, max_gaussians=max_gaussians)
-                os.utime(path)
+                found = load(path, max_gaussians if is_scored else None, progress=progress)
+            except TooLarge as error:  # of today's memory, not of the file
+                log.warning("%s", error)
+                continue
             except (EdgegsError, OSError) as error:
                 log.warning("%s", error)
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                if isinstance(error, SceneError):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
                 continue
-            if isinstance(found, PackedScene):
+            if isinstance(found, PackedScene) and found.n_splats <= (max_gaussians or found.n_splats):
+                _used(path)
                 log.info("packed before: %s", path)
                 return found
         return None
 
-    def keep(self, packed: PackedScene) -> None:
-        """Keep a packed scene for the next time; a failure is only logged."""
-        try:
-            path = self._paths(packed.is_scored)[0]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_egs(str(path), packed, {})
-            _forget_oldest(path.parent)
-            log.info("packed for the next time: %s", path)
-        except (EdgegsError, OSError) as error:
-            log.warning("the packed scene cannot be kept, so the next start takes as long: %s", error)
+    def keep(self, packed: PackedScene, progress: Optional[Progress] = None) -> None:
+        """Keep a packed scene for the next time; a failure is only logged.
 
-    def _paths(self, scored: bool) -> List[Path]:
-        """Where it may be, best first: an order of importance serves those who need none."""
+        Args:
+            progress: as ``write_egs``.
+        """
+        try:
+            folder = cache_dir() / "scenes"
+            path = folder / self._file_name(packed.is_scored)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_egs(str(path), packed, progress=progress)
+        except (EdgegsError, OSError, ValueError) as error:
+            log.warning("the packed scene cannot be kept, so the next start takes as long: %s", error)
+            return
+        log.info("packed for the next time: %s", path)
+        _forget_oldest(path)
+
+    def _file_name(self, is_scored: bool) -> str:
+        return f"{self._name}-scored.egs" if is_scored else f"{self._name}.egs"
+
+    def _paths(self, is_cut: bool) -> List[Tuple[Path, bool]]:
+        """Where it may be, best first, and whether in an order of importance; that serves those who need none, too, and
+        one without serves those whose budget holds all."""
         try:
             folder = cache_dir() / "scenes"
         except EdgegsError:
             return []
-        ordered, placed = (folder / f"{self._name}{kind}.egs" for kind in ("-scored", ""))
-        return [ordered] if scored else [placed, ordered]
+        return [(folder / self._file_name(is_scored), is_scored) for is_scored in (is_cut, not is_cut)]
 
 
-def _forget_oldest(folder: Path) -> None:
-    files = sorted(folder.glob("*.egs"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-KEPT]:
-        path.unlink()
+def _used(path: Path) -> None:
+    """Note that a file was used: in the time of its last access, because another process may be reading it, and takes a
+    file whose time of change moves for one that is written to."""
+    with contextlib.suppress(OSError):  # somebody else's, or a file system that is read-only
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+def _forget_oldest(kept: Path) -> None:
+    """Remove what was used longest ago, and what was never finished, but never ``kept``: a board's clock may be wrong.
+
+    Other processes may do the same at the same time; files that they are reading stay readable.
+    """
+    used = []
+    for path in kept.parent.glob("*"):  # those that begin with a dot as well
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            if path.suffix == ".egs" and path != kept:
+                used.append((found.st_atime_ns, path))
+            elif path.suffix == ".part" and time.time() - found.st_mtime > _ABANDONED_S:
+                path.unlink()
+    for _, path in sorted(used)[: max(0, len(used) - KEPT + 1)]:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import zlib
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -27,6 +28,8 @@ VERSION = 1
 NEEDS = b"0.1.0"
 PAGE = 4096
 MAX_LEVELS = 4096
+#: Bytes written between two signs of progress; a slow card takes a second for them.
+_PIECE = 8 << 20
 
 _SCORED, _ANTIALIASED, _VERTICAL_Z = 1, 2, 4
 _MAX_ROWS = 1 << 32  # rows are uint32
@@ -106,12 +109,19 @@ class EgsHeader:
     sha256: str
 
 
-def write_egs(path: str, packed: PackedScene, about: Optional[Mapping[str, Any]] = None) -> None:
+def write_egs(
+    path: str,
+    packed: PackedScene,
+    about: Optional[Mapping[str, Any]] = None,
+    progress: Optional[Callable[[int, int], None]] = None,
+) -> None:
     """Write a packed scene; the file appears complete and synced, or not at all.
 
     Args:
         about: what else the file should tell, as JSON; up to 1 MiB. Without times and paths in it, the file depends
             on the scene alone. Control characters in texts are written as escapes.
+        progress: called as ``progress(bytes_done, n_bytes)``, what is done being on the disk; what it raises ends the
+            writing.
 
     Raises:
         OutputError, AccessError: it cannot be written. ValueError: no scene that the format can hold.
@@ -138,8 +148,13 @@ def write_egs(path: str, packed: PackedScene, about: Optional[Mapping[str, Any]]
         position = file.write(page)
         for (_, offset, _), data in zip(places, content):
             file.write(bytes(offset - position))
-            file.write(data)
-            position = offset + len(data)
+            position = offset
+            for start in range(0, len(data), _PIECE):
+                position += file.write(data[start : start + _PIECE])
+                if progress is not None:
+                    file.flush()
+                    os.fdatasync(file.fileno())  # else the sync at the end takes as long as all of it, without a sign
+                    progress(position, last + n_bytes)
 
 
 def layout(n_splats: int, sh_degree: int, n_levels: int, about_bytes: int) -> List[Tuple[str, int, int]]:

@@ -25,8 +25,9 @@ import numpy as np
 
 from edgegs.pack.gaussians import covariances, rotation_matrices, shapes
 from edgegs.pack.order import morton, sizes
-from edgegs.scene.builder import MIN_SIGMA
+from edgegs.scene.builder import MAX_LOG_SIGMA, MIN_SIGMA
 from edgegs.scene.model import Scene
+from edgegs.scene.reading import SH_C0
 
 #: Splats that together have less than this share of the whole score are left out before anything is merged. Measured
 #: at 10 to 34 % kept: +1 dB on playbot, much of which lies hidden; within 0.3 dB on the others.
@@ -46,9 +47,10 @@ OPACITY_WEIGHT = 1.0
 VISIBLE_PERCENT = 98
 #: Visibility of what was never seen, as a weight: enough to have a mean.
 MIN_WEIGHT = 1e-6
-#: No splat counts as larger than this many radii: its products must stay within float32. Its own arrays stay.
-MAX_SIGMA = 1e4
-_SH_C0 = 0.28209479177387814
+#: No splat counts as larger than this many radii, or as farther away than that many: products of them must stay within
+#: float32. Its own arrays stay.
+MAX_SIGMA, MAX_DISTANCE = 1e4, 1e9
+_MAX_SIGMA = np.exp(MAX_LOG_SIGMA - 1e-6)  # room for rounding to float32
 _BLOCK = 1 << 15  # pairs at once: their arrays fit a cache
 #: A symmetric matrix as six rows, and its three 2x2 blocks: what a splat is when seen along an axis.
 _ENTRIES = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
@@ -112,7 +114,7 @@ def _visibilities(scene: Scene, scores: np.ndarray) -> np.ndarray:
             sharp = np.maximum(cov[x] * cov[y] - cov[xy] ** 2, 0)
             footprint[part] += sharp / np.sqrt((cov[x] + blur) * (cov[y] + blur) - cov[xy] ** 2)
     footprint = np.maximum(footprint, 1e-3 * np.median(footprint))
-    share = scores / np.maximum(scene.opacities.astype(np.float64) ** 2 * footprint, 1e-300)
+    share = scores / max(scores.max(), 1e-300) / np.maximum(scene.opacities.astype(np.float64) ** 2 * footprint, 1e-300)
     seen = np.sort(share[share > 0])
     if not len(seen):
         return np.ones(scene.n_splats)
@@ -124,7 +126,7 @@ def _standard(scene: Scene, rows: Union[np.ndarray, slice]) -> Tuple[np.ndarray,
     """Means (n, 3) and covariances (6, n), float32, in units of the scene's radius from its centre."""
     center, radius = scene.bounds()
     radius = max(radius, 1e-30)
-    means = (scene.means[rows].astype(np.float64) - center) / radius
+    means = np.clip((scene.means[rows].astype(np.float64) - center) / radius, -MAX_DISTANCE, MAX_DISTANCE)
     matrices = covariances(
         np.minimum(scene.scales[rows].astype(np.float64) / radius, MAX_SIGMA), scene.quats[rows].astype(np.float64)
     )
@@ -154,7 +156,7 @@ class _Cloud:
         self.visibility = visibility.astype(np.float32)
         self.sh = scene.sh[rows]
         self.shadows = shadows(self.cov)
-        self.colors = np.maximum(self.sh[:, 0].T * np.float32(_SH_C0) + np.float32(0.5), 0)
+        self.colors = np.maximum(self.sh[:, 0].T * np.float32(SH_C0) + np.float32(0.5), 0)
         self.weights = self._weights(np.arange(self.n))
 
     @property
@@ -230,7 +232,7 @@ class _Cloud:
         self.visibility[i] = t * self.visibility[i] + s * self.visibility[j]
         self.cov[:, i], self.opacities[i], self.rows[i] = cov, opacities, -1
         self.shadows[i] = shadows(cov)
-        self.colors[:, i] = np.maximum(self.sh[i, 0].T * np.float32(_SH_C0) + np.float32(0.5), 0)
+        self.colors[:, i] = np.maximum(self.sh[i, 0].T * np.float32(SH_C0) + np.float32(0.5), 0)
         self.weights[i] = self._weights(i)
         kept = np.ones(self.n, bool)
         kept[j] = False
@@ -248,7 +250,7 @@ class _Cloud:
             matrices[:, x, y] = matrices[:, y, x] = self.cov[row, merged]
         scales, quats = shapes(matrices, MIN_SIGMA / max(radius, 1e-30))
         taken.means[merged] = self.means[merged].astype(np.float64) * radius + center
-        taken.scales[merged], taken.quats[merged] = scales * radius, quats
+        taken.scales[merged], taken.quats[merged] = np.minimum(scales * radius, _MAX_SIGMA), quats
         taken.opacities[merged], taken.sh[merged] = self.opacities[merged], self.sh[merged]
         note = f"{self._source.n_splats:,} splats merged to {self.n:,}"
         return dataclasses.replace(taken, warnings=[*self._source.warnings, note])

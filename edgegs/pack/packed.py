@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from edgegs.scene.model import Scene, up_of
 HALF_MAX = 60000.0
 #: Splats of a chunk: chunk i is rows 256 i … 256 i + 255.
 CHUNK = 256
+#: Splats whose coefficients are quantised at once: bounds what that takes beside the scene and its packed form.
+_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +119,7 @@ def quantise(
     order: Optional[np.ndarray] = None,
     levels: Optional[Tuple[int, ...]] = None,
     sh_degree: Optional[int] = None,
+    progress: Optional[Callable[[int, int], None]] = None,
 ) -> PackedScene:
     """Quantise a scene: FP16 shapes, INT8 SH (symmetric, one scale for each degree and channel; RoofGS, IV-A).
 
@@ -124,6 +127,7 @@ def quantise(
         order: (M,) rows of ``scene`` in the order to store them; None: all, as they are.
         levels: see ``PackedScene``; None: the order is not one of importance.
         sh_degree: leave out the bands above; None keeps them.
+        progress: called as ``progress(splats_done, n_splats)``.
     """
     degree = scene.sh_degree if sh_degree is None else min(sh_degree, scene.sh_degree)
     rows = np.arange(scene.n_splats, dtype=np.uint32) if order is None else order.astype(np.uint32)
@@ -135,15 +139,21 @@ def quantise(
     halves[:, :4] = scene.quats[rows]
     halves[:, 4:7] = scales / np.float32(half_scale)
     halves[:, 7] = scene.opacities[rows]
-    sh_scales = np.zeros((4, 3), np.float32)
     n_values = 3 * (degree + 1) ** 2
     sh_bytes = np.zeros((n, -(-n_values // 4) * 4), np.int8)
-    for band in range(degree + 1):
-        first, last = band**2, (band + 1) ** 2
-        values = scene.sh[rows, first:last]
-        sh_scales[band] = np.abs(values).max(axis=(0, 1), initial=0.0) / 127
-        steps = values / np.where(sh_scales[band] > 0, sh_scales[band], 1)
-        sh_bytes[:, 3 * first : 3 * last] = np.clip(np.rint(steps), -127, 127).reshape(n, 3 * (last - first))
+    bands = np.repeat(np.arange(degree + 1), [2 * band + 1 for band in range(degree + 1)])
+    largest_of = np.zeros((len(bands), 3), np.float32)
+    for part in _blocks(n):
+        np.maximum(largest_of, np.abs(scene.sh[rows[part], : len(bands)]).max(axis=0), out=largest_of)
+    sh_scales = np.zeros((4, 3), np.float32)
+    np.maximum.at(sh_scales, bands, largest_of)
+    sh_scales /= 127
+    units = np.where(sh_scales > 0, sh_scales, 1)[bands]
+    for part in _blocks(n):
+        steps = scene.sh[rows[part], : len(bands)] / units
+        sh_bytes[part, :n_values] = np.clip(np.rint(steps), -127, 127).reshape(-1, n_values)
+        if progress is not None:
+            progress(min(part.stop, n), n)
     center, radius = scene.bounds() if scene.n_splats else (np.zeros(3), 1.0)
     low, high = (means.min(axis=0), means.max(axis=0)) if n else (np.zeros(3, np.float32), np.zeros(3, np.float32))
     return PackedScene(
@@ -151,3 +161,8 @@ def quantise(
         center, radius, low, high, scene.path, scene.format, scene.n_rows, dict(scene.dropped),
         list(scene.warnings), scene.file_sha256, scene.vertical_axis, scene.antialiased,
     )  # fmt: skip
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    """n rows, some at a time."""
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))

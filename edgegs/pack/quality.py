@@ -9,11 +9,12 @@ import numpy as np
 
 from edgegs.backends.base import Backend
 from edgegs.camera import Camera
+from edgegs.pack.packed import PackedScene
 from edgegs.pack.upload import AnyScene
 from edgegs.renderer import Renderer
 
-#: Draws both scenes: what differs is the scenes, not what a fast variant makes of them.
-VARIANT = "exact"
+#: Draw the scenes, each as it lies in memory: what differs is the scenes, not what a fast variant makes of them.
+VARIANT, PACKED_VARIANT = "exact", "packed-split-tight-exact-dual"
 #: Pictures are kept with this many steps from 0 to 1 (16 bits): their rounding is 107 dB down.
 STEPS = 65535
 
@@ -97,10 +98,11 @@ class Judge:
         by_size: Dict[Tuple[int, int], List[int]] = {}
         for index, camera in enumerate(self._cameras):
             by_size.setdefault((camera.width, camera.height), []).append(index)
+        variant = PACKED_VARIANT if isinstance(scene, PackedScene) else VARIANT
         n_done = 0
         for (width, height), views in by_size.items():
             renderer = Renderer(
-                self._backend, scene, width, height, VARIANT, background=self._background, keep_float=True
+                self._backend, scene, width, height, variant, background=self._background, keep_float=True
             )
             try:
                 for index in views:

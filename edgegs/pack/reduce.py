@@ -94,15 +94,16 @@ class Reducer:
         plans = [(budget.splats(n_all, degree), degree)]
         if budget.n_bytes is not None:  # fewer bands leave room for more splats
             plans += [(budget.splats(n_all, lower), lower) for lower in range(degree) if plans[0][0] < n_all]
-        if not any(n for n, _ in plans):
+        plans = [(n, d) for n, d in plans if n]
+        if not plans:
             raise ValueError("not one splat fits the budget")
-        found = [self._pruned(n, d) for n, d in plans if n] if way != "merge" else []
-        merged = [plans[0]] if way == "merge" else []
+        if way == "merge" and plans[0][0] < n_all:
+            return [self._merged(*plans[0])]
+        found = [self._pruned(n, d) for n, d in plans]
         if way == "auto":
             best = max(found, key=lambda candidate: candidate.psnr_db)
             n, d = best.packed.n_splats, best.packed.sh_degree
-            merged = [(n, d)] if n < MERGE_BELOW * n_all else []
-        found += [self._merged(n, d) for n, d in merged if n < n_all]
+            found += [self._merged(n, d)] if n < MERGE_BELOW * n_all else []
         return sorted(found, key=lambda candidate: -candidate.psnr_db)
 
     def pack(self, how: str, scene: Scene, scores: np.ndarray, n: Optional[int], sh_degree: int) -> Candidate:

@@ -15,7 +15,7 @@ _MAGIC = (
     (b"\xff\xd8\xff", "a JPEG picture"),
     (b"\x7fELF", "a program"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run 'git lfs pull'"),
-    (b"<", "a web page or XML, not a scene: was the download refused?"),
+    (b"<", "a web page or XML (was the download refused?)"),
     (b"%PDF", "a PDF document"),
     (b"7z\xbc\xaf", "a 7-Zip archive: unpack it"),
     (b"Rar!", "a RAR archive: unpack it"),

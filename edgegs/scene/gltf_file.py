@@ -85,7 +85,7 @@ class GltfFile:
         else:
             self.kind, text = "text", self._read_text(file, size)
         self.json = self._parse(text)
-        if "asset" not in self.json:
+        if not isinstance(self.json.get("asset"), dict):
             raise self.error("JSON, but no scene: a glTF has 'asset', a SOG's meta.json 'means'; name another file")
         version = self.json["asset"]
         version = version.get("version") if isinstance(version, dict) else None

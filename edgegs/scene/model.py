@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Scene:
         vertical_axis: "y" (up is -y, as COLMAP and most captures have it) or "z" (up is +z), as the file says.
         antialiased: trained with its opacity scaled for what the blur of a pixel adds to a splat (mip-splatting;
             gsplat's "antialiased"): it is drawn so, too.
+        source_bounds: ``bounds()`` of the scene that this one is a part or a smaller form of: cameras stand where they
+            stood for it.
     """
 
     means: np.ndarray
@@ -54,6 +56,7 @@ class Scene:
     file_sha256: str = ""
     vertical_axis: str = "y"
     antialiased: bool = False
+    source_bounds: Optional[Tuple[np.ndarray, float]] = None
 
     def __post_init__(self) -> None:
         n, k = len(self.means), (self.sh_degree + 1) ** 2
@@ -92,6 +95,8 @@ class Scene:
 
     @functools.cached_property
     def _bounds(self) -> Tuple[np.ndarray, float]:
+        if self.source_bounds is not None:
+            return self.source_bounds
         step = -(-self.n_splats // _BOUNDS_SAMPLE)
         means = self.means[::step].astype(np.float64)
         low, high = np.percentile(means, BOUNDS_PERCENTILES, axis=0)
@@ -108,7 +113,7 @@ class Scene:
     def take(self, rows: np.ndarray) -> Scene:
         """Those of its splats, (M,) indices or (N,) bool, in that order; what the file is said to hold stays."""
         arrays: Dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in ARRAYS}
-        return dataclasses.replace(self, **arrays)
+        return dataclasses.replace(self, source_bounds=self.bounds(), **arrays)
 
     def unpacked(self) -> Scene:
         """Itself: a ``PackedScene`` has to be unpacked first."""

@@ -1,0 +1,81 @@
+"""The device memory that a renderer takes, counted before it is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+from edgegs.kernels.headers import constants
+from edgegs.kernels.variants import Variant
+from edgegs.pack.upload import splat_bytes
+
+C = constants()
+TILE = int(C["TILE_SIZE"])
+DIGITS = int(C["SORT_DIGITS"])
+#: First guess of instances a splat, and of all, at least; a wrong one costs one frame drawn twice.
+INSTANCES_PER_SPLAT, MIN_INSTANCES = 4, 1 << 14
+#: Instances are counted in 32 bits on the device.
+MAX_INSTANCES = 2**31 - 1
+GROWTH = 1.25
+#: What the stages keep of a splat: 2D mean, depth, conic, colour, rectangle of tiles, their number, extent; bytes.
+MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
+
+
+def n_tiles(width: int, height: int) -> int:
+    """Tiles of a picture."""
+    return -(-width // TILE) * -(-height // TILE)
+
+
+def first_capacity(n_splats: int) -> int:
+    """Instances that a new renderer makes room for."""
+    return max(MIN_INSTANCES, INSTANCES_PER_SPLAT * n_splats)
+
+
+def grown_capacity(n_instances: int) -> int:
+    """Instances that it makes room for when a frame had so many, too many for the room there was."""
+    return max(n_instances, min(MAX_INSTANCES, math.ceil(n_instances * GROWTH)))
+
+
+def renderer_bytes(
+    n_splats: int,
+    sh_degree: int,
+    choice: Variant,
+    width: int,
+    height: int,
+    n_blocks: int,
+    depth: int = 1,
+    n_instances: int = 0,
+    takes_backdrop: bool = False,
+    keep_float: bool = False,
+    keep_scores: bool = False,
+) -> int:
+    """``Renderer.device_bytes`` of a scene, without making it.
+
+    Args:
+        n_blocks, depth: of the backend.
+        n_instances: the most that a frame has had.
+    """
+    n, tiles, pixels = n_splats, n_tiles(width, height), width * height
+    total = n * (splat_bytes(sh_degree, choice.storage) + MEANS2D + DEPTH + CONIC + COLOUR + 8 * keep_scores)
+    total += 8 + 8 + 4 * (tiles + 1)
+    if choice.key == "packed32":
+        total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4
+    else:
+        total += n * (RECT + TILE_COUNT + (EXTENT if choice.culling == "tight" else 0)) + 16 * n_blocks
+    if choice.key == "split":
+        total += 2 * n * (4 + 4)
+    total += depth * pixels * (3 + 3 * takes_backdrop + 16 * keep_float)
+    total += 4 * DIGITS * n_blocks + 4 * DIGITS
+    capacity = first_capacity(n)
+    if n_instances > capacity:
+        capacity = grown_capacity(n_instances)
+    return total + 2 * capacity * (choice.key_bits // 8 + 4)
+
+
+def most_splats(n: int, fits: Callable[[int], bool]) -> int:
+    """The largest count up to ``n`` that fits, 0 where none does; fitting is monotone."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low if fits(low) else 0

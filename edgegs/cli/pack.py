@@ -37,8 +37,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--views", metavar="CAMERAS.json", help="views that matter (default: made for the scene)")
     parser.add_argument(
-        "--n-views", type=whole(1, 1000), metavar="N", help="views to choose by (default 48, or those of the file); what none sees may go"
-    )
+        "--n-views", type=whole(1, 1000), metavar="N",
+        help="views to choose by (default 48, or those of the file); what none sees may go",
+    )  # fmt: skip
     parser.add_argument(
         "--distill", type=whole(1, 1_000_000), metavar="STEPS", nargs="?", const=2000,
         help="fine-tune a reduced scene against the whole one (needs PyTorch, gsplat and a GPU; default 2000 steps)",

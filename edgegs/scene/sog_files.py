@@ -96,7 +96,8 @@ class ZipFiles:
         try:
             self._archive = zipfile.ZipFile(_Window(file, self._unchanged.n_bytes))
         except _BROKEN as error:
-            raise SceneError(f"{shown}: a damaged zip archive ({one_line(error)}); is the copy or download complete?") from None
+            complete = "is the copy or download complete?"
+            raise SceneError(f"{shown}: a damaged zip archive ({one_line(error)}); {complete}") from None
         # zipfile ends a name at a zero byte: only the name as it stands in the archive may match.
         names = Counter(info.orig_filename for info in self._archive.infolist())
         twice = next((name for name, n in names.items() if n > 1), None)

@@ -192,6 +192,9 @@ class Daemon:
             min_free_mb=settings.log.min_free_mb,
         )
         self._telemetry = telemetry
+        gpu = self._show.gpu
+        if gpu is not None:
+            telemetry.select_gpu(gpu)
         telemetry.start(self._start_record())
         if telemetry.log_path:
             log.info("run log: %s", telemetry.log_path)

@@ -229,6 +229,11 @@ class Show:
         return self._renderer
 
     @property
+    def gpu(self) -> Optional[str]:
+        """PCI bus id of the card that draws; None where none does."""
+        return getattr(self._backend, "pci_bus_id", None)
+
+    @property
     def backend_name(self) -> str:
         """Who draws: cuda, host or reference."""
         assert self._backend is not None

@@ -26,6 +26,7 @@ def window_figures(snapshot: Dict[str, Any]) -> Dict[str, Any]:
         "temp_c": window.get("temp_c"),
         "power_w": {rail: power["w"] for rail, power in window.get("power_w", {}).items()},
         "throttle": window.get("throttle"),
+        "sources": window.get("sources"),
         "run_id": snapshot["run_id"],
         "log": snapshot["log"],
     }

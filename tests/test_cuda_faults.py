@@ -63,6 +63,9 @@ class FakeDriver:
             def name(self):
                 return "Fake GPU"
 
+            def pci_bus_id(self):
+                return "0000:00:06.0"
+
         self.Device = Device
 
     def init(self):

@@ -228,8 +228,8 @@ def test_q_ends_a_run_that_still_loads(make_daemon, monkeypatch):
         daemon._inputs.append(key("q"))
         return real(*arguments, **options)
 
-    real = edgegs.drawing.load
-    monkeypatch.setattr(edgegs.drawing, "load", load)
+    real = edgegs.drawing.prepare
+    monkeypatch.setattr(edgegs.drawing, "prepare", load)
     assert daemon.run(frames=1) == 0
     assert daemon.frame is None
 
@@ -272,11 +272,11 @@ def test_a_limit_equal_to_the_frame_rate_loses_no_frame():
 
 # ---- signals --------------------------------------------------------------------------------------------
 
-STEPS = ("create_sink", "load", "create", "Renderer", "Telemetry")
+STEPS = ("create_sink", "create", "prepare", "Renderer", "Telemetry")
 MODULES = {"create_sink": edgegs.outputs, "Telemetry": edgegs.daemon}
 
 
-@pytest.mark.parametrize(("step", "when"), [("load", "before"), *[(step, "after") for step in STEPS]])
+@pytest.mark.parametrize(("step", "when"), [("prepare", "before"), *[(step, "after") for step in STEPS]])
 def test_a_signal_while_starting_ends_it_after_that_step(make_daemon, monkeypatch, step, when):
     done = []
 
@@ -330,7 +330,7 @@ def test_a_second_interrupt_ends_the_process_whatever_came_before(make_daemon, m
 
 
 def test_the_token_is_checked_before_the_scene_is_read(make_daemon, monkeypatch, tmp_path):
-    monkeypatch.setattr(edgegs.drawing, "load", lambda *_, **__: pytest.fail("the scene was read"))
+    monkeypatch.setattr(edgegs.drawing, "prepare", lambda *_, **__: pytest.fail("the scene was read"))
     daemon = make_daemon("http: {token_file: token}\n")
     with pytest.raises(ConfigError, match="no such file") as caught:
         daemon.run(frames=1)

@@ -69,7 +69,7 @@ def _run(log: Log, run: Run, index: int, with_charts: bool, alone: bool) -> str:
             "<p class=sub>{}</p></header>".format(" · ".join(escape(one) for one in subtitle)),
             _cards(run),
             _notes(log, run),
-            _charts(run, index) if with_charts else _box("warn", [escape(MISSING_CHARTS)]),
+            _charts(run, index) if with_charts else box("warn", [escape(MISSING_CHARTS)]),
             _stage_table(run),
             '<div class="columns">',
             _power_table(run),
@@ -115,7 +115,7 @@ def _notes(log: Log, run: Run) -> str:
     doubts = run.power_doubts()
     if doubts:
         head = "<strong>The power figures are not valid for comparison:</strong>"
-        boxes.append(_box("bad", [head + " " + escape("; ".join(doubts)) + "."]))
+        boxes.append(box("bad", [head + " " + escape("; ".join(doubts)) + "."]))
     notes = []
     if run.lost:
         notes.append(f"Records missing in the log (numbers skipped): {run.lost}.")
@@ -127,11 +127,12 @@ def _notes(log: Log, run: Run) -> str:
         notes.append("The log has no window yet: nothing was measured.")
     notes += problems_text(log)
     if notes:
-        boxes.append(_box("warn", [escape(note) for note in notes]))
+        boxes.append(box("warn", [escape(note) for note in notes]))
     return "\n".join(boxes)
 
 
-def _box(kind: str, lines: Iterable[str]) -> str:
+def box(kind: str, lines: Iterable[str]) -> str:
+    """A coloured box ("bad" or "warn") of escaped paragraphs."""
     return '<div class="box {}">{}</div>'.format(kind, "".join(f"<p>{line}</p>" for line in lines))
 
 
@@ -157,7 +158,7 @@ def _charts(run: Run, index: int) -> str:
     return "\n".join(parts)
 
 
-def _table(title: str, head: List[str], rows: List[List[str]], note: str = "", first: str = "") -> str:
+def table_of(title: str, head: List[str], rows: List[List[str]], note: str = "", first: str = "") -> str:
     """A table from escaped cells; all columns but the first are numbers."""
     if not rows:
         return ""
@@ -183,7 +184,7 @@ def _stage_table(run: Run) -> str:
         f"Milliseconds over all {run.frame.frames:,} frames. p50 and p95 are put together from the windows' "
         "percentiles; mean and max are exact. “other” is the frame's time outside its stages."
     )
-    return _table("Stages", ["Stage", "p50", "p95", "max", "mean", "share"], rows, note)
+    return table_of("Stages", ["Stage", "p50", "p95", "max", "mean", "share"], rows, note)
 
 
 def _milliseconds(distribution: Any) -> List[str]:
@@ -219,14 +220,14 @@ def _power_table(run: Run) -> str:
         )
     methods = ", ".join(sorted({rail.method for rail in run.rails.values()}))
     note = f"Measured by {methods}; energy is integrated over the windows; {total_note(run)}."
-    return _table("Power", ["Rail", "mean W", "range W", "J", "J/frame"], rows, escape(note), "third-is-extra")
+    return table_of("Power", ["Rail", "mean W", "range W", "J", "J/frame"], rows, escape(note), "third-is-extra")
 
 
 def _temperature_table(run: Run) -> str:
     if not run.temps:
         return "<div class=part><h3>Temperature</h3><p class=absent>absent: no sensor was read</p></div>"
     rows = [[escape(name), f"{e.low:.1f}", f"{e.mean:.1f}", f"{e.high:.1f}"] for name, e in run.temps.items()]
-    return _table("Temperature, °C", ["Sensor", "min", "mean", "max"], rows)
+    return table_of("Temperature, °C", ["Sensor", "min", "mean", "max"], rows)
 
 
 def _output_table(run: Run) -> str:
@@ -241,14 +242,14 @@ def _output_table(run: Run) -> str:
         if name in run.counts:
             counts.append(f"{name} {run.counts[name].mean:,.0f}")
     note = _count(run.redraws, "redraw") + "." + (" Means: " + ", ".join(counts) + "." if counts else "")
-    return _table("Dropped frames", ["Output", "frames", "reason"], rows, escape(note))
+    return table_of("Dropped frames", ["Output", "frames", "reason"], rows, escape(note))
 
 
 def _clock_table(run: Run) -> str:
     rows = [
         [escape(name)] + [f"{value / 1e6:.0f}" for value in (e.low, e.mean, e.high)] for name, e in run.clocks.items()
     ]
-    return _table("Clocks, MHz", ["Domain", "min", "mean", "max"], rows)
+    return table_of("Clocks, MHz", ["Domain", "min", "mean", "max"], rows)
 
 
 def _event_table(run: Run) -> str:
@@ -261,7 +262,7 @@ def _event_table(run: Run) -> str:
     note = ""
     if run.n_events > MAX_EVENTS:
         note = f"The first {MAX_EVENTS} of {run.n_events:,} events."
-    table = _table("Events", ["#", "at", "what", "detail"], rows, note, first="words")
+    table = table_of("Events", ["#", "at", "what", "detail"], rows, note, first="words")
     if len(rows) > _FOLD:
         return f"<details><summary>{run.n_events:,} events</summary>{table}</details>"
     return table
@@ -277,7 +278,7 @@ def _facts_table(run: Run, known: Dict[str, str]) -> str:
         pairs.append(("memory (RSS)", f"{first:.1f} MB at first, {last:.1f} MB at last, {most:.1f} MB at most"))
     pairs += [("run", run.run_id), ("boot", run.boot_id)]
     rows = [[escape(name), escape(str(value))] for name, value in pairs if value]
-    return _table("What was running", ["", ""], rows, first="words facts")
+    return table_of("What was running", ["", ""], rows, first="words facts")
 
 
 def _compare(runs: List[Run]) -> str:
@@ -298,7 +299,7 @@ def _compare(runs: List[Run]) -> str:
             ]
         )
     head = ["Run", "What", "FPS", "p95 ms", "mean W", "J/frame", "power valid"]
-    return _table("Side by side", head, rows, first="figures second-is-words")
+    return table_of("Side by side", head, rows, first="figures second-is-words")
 
 
 def _count(n: int, noun: str) -> str:

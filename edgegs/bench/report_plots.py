@@ -14,8 +14,8 @@ from edgegs.bench.report_series import TimeBins
 
 #: Colours that the SVG carries and the page's style sheet replaces: series, text, grid, and marks.
 SERIES = [f"--s{index}" for index in range(1, 9)]
-_PLACEHOLDER = {name: f"#0f0f{16 + index:02x}" for index, name in enumerate(SERIES)}
-_PLACEHOLDER.update({"--fg": "#0f0f01", "--grid": "#0f0f02", "--hot": "#0f0f03", "--mark": "#0f0f04"})
+PLACEHOLDER = {name: f"#0f0f{16 + index:02x}" for index, name in enumerate(SERIES)}
+PLACEHOLDER.update({"--fg": "#0f0f01", "--grid": "#0f0f02", "--hot": "#0f0f03", "--mark": "#0f0f04"})
 
 #: Curves in one chart; more would not be told apart.
 MAX_SERIES = len(SERIES)
@@ -92,7 +92,7 @@ def _stages(run: Run) -> Optional[_Plan]:
     def draw(axes: Any, unit_s: float) -> None:
         times, p95 = _grid(run.bins, "p95", "")
         layers = [_grid(run.bins, "stage", name)[1] for name in names] + [_grid(run.bins, "other", "")[1]]
-        colours = [_PLACEHOLDER[entry.colour] for entry in legend[:-1]]
+        colours = [PLACEHOLDER[entry.colour] for entry in legend[:-1]]
         base = [0.0] * len(times)
         x = [t / unit_s for t in times]
         for layer, colour in zip(layers, colours):
@@ -100,7 +100,7 @@ def _stages(run: Run) -> Optional[_Plan]:
             drawn = [value == value for value in p95]
             axes.fill_between(x, base, top, where=drawn, color=colour, linewidth=0.3, step=_step(x))
             base = top
-        axes.plot(x, p95, color=_PLACEHOLDER["--fg"], linewidth=1.0, linestyle=(0, (3, 2)))
+        axes.plot(x, p95, color=PLACEHOLDER["--fg"], linewidth=1.0, linestyle=(0, (3, 2)))
         axes.set_ylim(bottom=0)
 
     return _Plan("Where a frame's time goes", "ms", legend, draw)
@@ -121,7 +121,7 @@ def _fps(run: Run) -> Optional[_Plan]:
         spread = [run.bins.bins.get(index, {}).get(("fps", "")) for index in range(len(times))]
         low = [one.low if one else float("nan") for one in spread]
         high = [one.high if one else float("nan") for one in spread]
-        colour = _PLACEHOLDER["--s1"]
+        colour = PLACEHOLDER["--s1"]
         axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
         axes.plot(x, values, color=colour, linewidth=1.4, marker="o" if len(x) < 3 else None)
         axes.set_ylim(bottom=0)
@@ -138,7 +138,7 @@ def _curves(run: Run, kind: str, title: str, unit: str, scale: float) -> Optiona
         for name, colour in zip(names, SERIES):
             times, values = _grid(run.bins, kind, name, scale)
             x = [t / unit_s for t in times]
-            axes.plot(x, values, color=_PLACEHOLDER[colour], linewidth=1.4, marker="o" if len(x) < 3 else None)
+            axes.plot(x, values, color=PLACEHOLDER[colour], linewidth=1.4, marker="o" if len(x) < 3 else None)
         if kind == "clk":
             axes.set_ylim(bottom=0)
 
@@ -159,7 +159,7 @@ def _power(run: Run) -> Optional[_Plan]:
             times, values = _grid(run.bins, "power", name)
             x = [t / unit_s for t in times]
             width = 2.0 if name == run.total_rail else 1.2
-            axes.plot(x, values, color=_PLACEHOLDER[colour], linewidth=width, marker="o" if len(x) < 3 else None)
+            axes.plot(x, values, color=PLACEHOLDER[colour], linewidth=width, marker="o" if len(x) < 3 else None)
         axes.set_ylim(bottom=0)
 
     return _Plan("Power", "W", [Legend(label(name), c, "") for name, c in zip(names, SERIES)], draw)
@@ -204,11 +204,11 @@ def _svg(run: Run, plan: _Plan, width: float, height: float, prefix: str) -> str
         axes.xaxis.set_major_locator(MaxNLocator(nbins=int(width), min_n_ticks=2))
         _shade(run, axes, unit_s)
         _mark(run, axes, unit_s, end, width)
-        _dress(axes)
+        dress(axes)
         file = io.StringIO()
         empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=empty)
-    return _inline(file.getvalue(), prefix, f"{plan.title} over time")
+    return inline(file.getvalue(), prefix, f"{plan.title} over time")
 
 
 def _shade(run: Run, axes: Any, unit_s: float) -> None:
@@ -222,13 +222,13 @@ def _shade(run: Run, axes: Any, unit_s: float) -> None:
                 spans.append([index, index + 1])
     for first, last in spans:
         begin, end = (index * run.bins.width_s / unit_s for index in (first, last))
-        axes.axvspan(begin, end, color=_PLACEHOLDER["--hot"], alpha=0.22, linewidth=0, zorder=0)
+        axes.axvspan(begin, end, color=PLACEHOLDER["--hot"], alpha=0.22, linewidth=0, zorder=0)
 
 
 def _mark(run: Run, axes: Any, unit_s: float, end: float, width: float) -> None:
     labelled = -1.0
     for number, t_s in marks(run):
-        axes.axvline(t_s / unit_s, color=_PLACEHOLDER["--mark"], linewidth=0.9, linestyle=(0, (1, 2)))
+        axes.axvline(t_s / unit_s, color=PLACEHOLDER["--mark"], linewidth=0.9, linestyle=(0, (1, 2)))
         if labelled < 0 or (t_s - labelled) / end * width > 0.22:  # numbers must not touch
             axes.annotate(
                 str(number),
@@ -239,13 +239,14 @@ def _mark(run: Run, axes: Any, unit_s: float, end: float, width: float) -> None:
                 ha="center",
                 va="bottom",
                 fontsize=8.5,
-                color=_PLACEHOLDER["--mark"],
+                color=PLACEHOLDER["--mark"],
             )
             labelled = t_s
 
 
-def _dress(axes: Any) -> None:
-    foreground, grid = _PLACEHOLDER["--fg"], _PLACEHOLDER["--grid"]
+def dress(axes: Any) -> None:
+    """Axes in the page's colours, without a frame."""
+    foreground, grid = PLACEHOLDER["--fg"], PLACEHOLDER["--grid"]
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(grid)
@@ -253,10 +254,11 @@ def _dress(axes: Any) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(colors=foreground, length=0)
     axes.tick_params(axis="x", length=3, color=grid)
-    axes.locator_params(axis="y", nbins=5)
+    if axes.get_yscale() == "linear":
+        axes.locator_params(axis="y", nbins=5)
 
 
-def _inline(svg: str, prefix: str, label: str) -> str:
+def inline(svg: str, prefix: str, label: str) -> str:
     """matplotlib's document as an element of the page: no prolog, no addresses, own ids, page colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -266,7 +268,7 @@ def _inline(svg: str, prefix: str, label: str) -> str:
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
     svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
-    for name, colour in _PLACEHOLDER.items():
+    for name, colour in PLACEHOLDER.items():
         svg = svg.replace(colour, f"var({name})")
     svg = re.sub(r'\s(width|height)="[\d.]+pt"', "", svg, count=2)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

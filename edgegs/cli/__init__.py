@@ -23,6 +23,7 @@ VERBS = (
     "kernels",
     "report",
     "bench",
+    "sweep",
     "doctor",
     "devices",
     "status",

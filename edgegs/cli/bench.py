@@ -8,8 +8,9 @@ import contextlib
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, cast
 
+from edgegs.cli.ask import DEFAULT_URL, add_options
 from edgegs.cli.options import MAX_THREADS, bounded, size, whole
 from edgegs.cli.progress import Progress
 from edgegs.errors import DeviceError, SceneError, UsageError
@@ -77,9 +78,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--outputs", nargs="+", metavar="URI", help="draw nothing: measure how fast these deliver")
     parser.add_argument("--fps", type=bounded(0.1, 1000), metavar="N", help="offered to outputs in a second (30)")
     parser.add_argument("--duration", type=bounded(0.05, 3600), metavar="S", help="of both phases of outputs (10)")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="live view of a running edgegs (see --url), measuring nothing; with a scene: of the measurement",
+    )
+    add_options(parser)
     parser.add_argument("--ledger", metavar="NAME", help="keep the figures in jetson/ledger/NAME (or a path with a /)")
     parser.add_argument("--from-ledger", metavar="NAME", help="measure nothing: print what a ledger folder holds")
-    parser.set_defaults(defaults={key: parser.get_default(key) for key in OF_DRAWING})
+    parser.set_defaults(defaults={key: parser.get_default(key) for key in (*OF_DRAWING, "size", "ledger")})
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object")
     shown.add_argument("--markdown", action="store_true", help="print the table as Markdown")
@@ -102,6 +109,15 @@ def main(args: argparse.Namespace) -> int:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise SceneError(f"{folder}: row.json is damaged ({type(error).__name__}: {error})") from None
         return 0
+    measures = any(getattr(args, key) != args.defaults[key] for key in (*OF_DRAWING, "size", "ledger"))
+    if args.watch and (args.outputs or args.json or args.markdown or args.fps is not None):
+        raise UsageError("--watch is a view of drawing; leave --outputs, --fps, --json and --markdown out")
+    if (args.url != DEFAULT_URL or args.token_file is not None) and (measures or not args.watch):
+        raise UsageError("--url and --token-file are of a running edgegs: `edgegs bench --watch`, without a scene")
+    if args.watch and not measures:
+        from edgegs.cli.watch_view import watch
+
+        return watch(args, args.duration)
     if args.outputs:
         return main_outputs(args)
     if args.fps is not None or args.duration is not None:
@@ -172,6 +188,7 @@ def run(
     """Measure at every size; the document (rows and provenance) and the record of every frame."""
     from edgegs.bench import ladder, ledger
     from edgegs.bench.bench import VariantContender, measure
+    from edgegs.cli.watch_view import BenchView, Screen
 
     document = ledger.provenance(backend, scene)
     document.update(warmup=args.warmup, repeats=args.repeats, seed=args.seed, view=args.view, peers={}, rows=[])
@@ -194,7 +211,11 @@ def run(
             if peer:
                 contenders.append(peer)
                 title += f" and {peer.name}"
-            measurements = measure(contenders, args.warmup, args.repeats, Progress(title, "round"))
+            progress: Callable[[int, int], None] = Progress(title, "round")
+            if args.watch:
+                progress = BenchView(title, contenders, stack.enter_context(Screen()))
+                contenders = cast("List[Contender]", progress.watched)
+            measurements = measure(contenders, args.warmup, args.repeats, progress)
             if ladder.twin_is_affordable(scene, camera):
                 log.info("drawing with the float64 twin, to compare")
             document["rows"] += ladder.make_rows(measurements, scene, camera, args.ladder)

@@ -32,6 +32,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
+    status = fetch(args)
+    if args.json:
+        print(json.dumps(status))
+    else:
+        print("\n".join(f"{name:<12} {one_line(text)}".rstrip() for name, text in lines(status)))
+    return 0
+
+
+def fetch(args: argparse.Namespace) -> Dict[str, Any]:
+    """What it says: over HTTP, or what the service left. Raises DeviceError and others as ``ask`` does."""
     try:
         body = ask(args, "/status").body
     except DeviceError:
@@ -45,11 +55,7 @@ def main(args: argparse.Namespace) -> int:
         status = None
     if not isinstance(status, dict):
         raise foreign(base_url(args.url), "sends no JSON object")
-    if args.json:
-        print(json.dumps(status))
-    else:
-        print("\n".join(f"{name:<12} {one_line(text)}".rstrip() for name, text in lines(status)))
-    return 0
+    return status
 
 
 def _left_by_service() -> Optional[bytes]:

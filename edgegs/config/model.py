@@ -172,7 +172,7 @@ class Log(Section):
 
 
 class Telemetry(Section):
-    source: Literal["auto", "sysfs", "none"] = "auto"
+    source: Literal["auto", "jtop", "sysfs", "tegrastats", "nvml", "none"] = "auto"
     sysfs_root: Path = "/sys"
     interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
     log: Log = Field(default_factory=defaults)

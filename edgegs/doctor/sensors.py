@@ -13,6 +13,10 @@ from edgegs.findings import OK, Finding, note, warning
 SENSOR_TIMEOUT_S = 0.3
 
 
+#: Collectors that may know a board's power.
+_POWER_SOURCES = ("ina3221", "rapl", "nvml", "jtop", "tegrastats")
+
+
 def sensors(machine: Machine) -> List[Finding]:
     from edgegs.telemetry.board import Board
     from edgegs.telemetry.facade import make_collectors
@@ -45,7 +49,7 @@ def sensors(machine: Machine) -> List[Finding]:
         fix = "reboot; edgegs goes on without it (or set telemetry.source to none)"
         findings.append(warning("sensors", "sensor-hangs", f"no answer from {names}", fix))
     findings += _held_down(machine, sample)
-    power = [one for name, one in sample.collectors.items() if name in ("ina3221", "rapl")]
+    power = [one for name, one in sample.collectors.items() if name in _POWER_SOURCES]
     if all(one.state == ABSENT for one in power):
         findings.append(_no_power(machine))
     return findings

@@ -9,15 +9,13 @@ from typing import List, NamedTuple, Optional, Tuple
 from edgegs.telemetry.reader import SensorReader, number
 from edgegs.telemetry.readings import Readings
 from edgegs.telemetry.sysfs import SysfsCollector, conclude, find
+from edgegs.telemetry.throttle import HeldDown
 
 #: 57000000.gpu (Nano), 17000000.gp10b / gv11b / ga10b, 17000000.gpu (JetPack 6), gpu-gpc-0 (Thor).
 _GPU = re.compile(r"gpu|\.g[a-z]\d\d?b$")
 
 #: Policies beyond these are left out: eight show a governor or a limit move, 64 would drown the log.
 _MAX_POLICIES = 8
-
-#: The GPU counts as held down when it is this busy and still this far below what it is allowed.
-_BUSY, _BELOW = 0.95, 0.95
 
 
 class _Domain(NamedTuple):
@@ -28,18 +26,14 @@ class _Domain(NamedTuple):
 
 
 class Clocks(SysfsCollector):
-    """Current, lowest and highest allowed frequency of GPU and processors; the GPU's load.
-
-    Throttling sign ``gpu_clock``: the GPU was fully busy in two readings in a row and ran below the
-    frequency it is allowed (one reading may just be a governor on its way up).
-    """
+    """Current, lowest and highest allowed frequency of GPU and processors; the GPU's load; sign ``gpu_clock``."""
 
     name = "clocks"
 
     def __init__(self, root: str, reader: SensorReader) -> None:
         super().__init__(root, reader)
         self._domains: List[_Domain] = []
-        self._below_before = False
+        self._held_down = HeldDown()
 
     def _scan(self) -> None:
         self._domains = []
@@ -84,14 +78,5 @@ class Clocks(SysfsCollector):
                     readings.load[domain.name] = min(1.0, max(0.0, number(results[domain.load]) / 1000.0))
             except (OSError, ValueError):
                 pass  # a board without these files still has a clock
-        self._judge(readings)
+        readings.throttle = self._held_down.judge(readings)
         conclude(readings, bool(readings.clk_hz), bool(self._domains))
-
-    def _judge(self, readings: Readings) -> None:
-        limits: Optional[Tuple[float, float]] = readings.clk_limits_hz.get("gpu")
-        if limits is None or "gpu" not in readings.clk_hz or "gpu" not in readings.load:
-            self._below_before = False
-            return
-        below = readings.load["gpu"] >= _BUSY and readings.clk_hz["gpu"] < _BELOW * limits[1]
-        readings.throttle = ["gpu_clock"] if below and self._below_before else []
-        self._below_before = below

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import collections
 import logging
-import os
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, Optional, Union
 
-from edgegs.errors import ConfigError
 from edgegs.frame import Frame
+from edgegs.sinks.backoff import LogLimiter
 from edgegs.telemetry import host
-from edgegs.telemetry.board import Board, identify
-from edgegs.telemetry.clocks import Clocks
-from edgegs.telemetry.energy import EnergyMeter
+from edgegs.telemetry.board import identify
+from edgegs.telemetry.energy import EnergyMeter, RailEnergy, record_fields
 from edgegs.telemetry.history import History
-from edgegs.telemetry.power import Ina3221, Rapl, rail_note
+from edgegs.telemetry.nvml import NvmlCollector
+from edgegs.telemetry.power import rail_note
 from edgegs.telemetry.reader import SensorReader
-from edgegs.telemetry.readings import ABSENT, Collector, Sample
+from edgegs.telemetry.readings import ABSENT, UNREADABLE, Power, Sample
 from edgegs.telemetry.recorder import Recorder
 from edgegs.telemetry.sampler import Sampler
-from edgegs.telemetry.sysfs import HwmonTemperatures, ThermalZones
-from edgegs.telemetry.throttle import Cooling, KernelAlarms, OverCurrent
+from edgegs.telemetry.sources import SOURCES, make_collectors, told
 from edgegs.telemetry.window import StageWindow, WindowData
 
-log = logging.getLogger("edgegs.telemetry")
+__all__ = ["SOURCES", "Telemetry", "make_collectors"]
 
-SOURCES = ("auto", "sysfs", "none")
+log = logging.getLogger("edgegs.telemetry")
 
 #: The wall clock was stepped when it moved this much against the monotonic one within a window (a clock
 #: that is only slewed moves half a millisecond a second).
@@ -37,33 +35,21 @@ CLOCK_STEP_S = 0.25
 _RECENT_EVENTS = 20
 
 
-def make_collectors(source: str, sysfs_root: str, reader: SensorReader, board: Board) -> List[Collector]:
-    """The collectors of a source: "none" has none; "auto" is what this machine offers, today sysfs.
-
-    Raises:
-        ConfigError: there is no such source.
-    """
-    if source not in SOURCES:
-        raise ConfigError("telemetry.source: {!r} is not one of {}".format(source, ", ".join(SOURCES)))
-    if source == "none":
-        return []
-    kinds = (ThermalZones, HwmonTemperatures, Ina3221, Rapl, Clocks, Cooling, OverCurrent)
-    collectors: List[Collector] = [kind(sysfs_root, reader) for kind in kinds]
-    if board.is_tegra and os.path.realpath(sysfs_root) == "/sys":
-        collectors.append(KernelAlarms())
-    return collectors
+#: Kinds of values whose source is watched: where it changes, that is an event.
+_WATCHED = {"power_w": "power", "temp_c": "temperatures", "clk_hz": "clocks", "load": "load"}
 
 
 class Telemetry:
     """Samples sensors, sums up frames by window, and records both side by side.
 
     Args:
-        sysfs_root: where sysfs is mounted. source: "auto", "sysfs" or "none" (frames only).
+        sysfs_root: where sysfs is mounted. source: one of ``SOURCES``; see ``make_collectors``.
         interval_s: length of a window and distance of the sensors' readings.
         log_dir: folder of the runs; None records nothing. max_mb, rotate_mb, flush_s, min_free_mb: see
             ``Recorder``. A disk that is not there yet is tried again and again; see ``snapshot``.
         read_timeout_s: how long a sensor may take before it is left alone.
         nv_tegra_release, nvpmodel_status, nvpmodel_conf: where Jetson Linux says what it is.
+        tegrastats, connect_jtop: as of ``make_collectors``.
 
     Raises:
         ConfigError: unknown source.
@@ -87,15 +73,20 @@ class Telemetry:
         nvpmodel_status: str = "/var/lib/nvpmodel/status",
         nvpmodel_conf: str = "/etc/nvpmodel.conf",
         wall_ns: Callable[[], int] = time.time_ns,
+        tegrastats: str = "tegrastats",
+        connect_jtop: Optional[Callable[[float], Any]] = None,
     ) -> None:
         self.board = identify(sysfs_root, nv_tegra_release, nvpmodel_status, nvpmodel_conf)
         reader = SensorReader(read_timeout_s)
-        collectors = make_collectors(source, sysfs_root, reader, self.board)
+        collectors = make_collectors(source, sysfs_root, reader, self.board, interval_s, tegrastats, connect_jtop)
+        self._source, self._collectors = source, collectors
         self._interval_s = interval_s
         self._wall_ns = wall_ns
         self._sampler = Sampler(collectors, interval_s, self._cut, self._sampled, reader)
         self._window = StageWindow()
         self._energy = EnergyMeter(max_gap_s=3 * interval_s)
+        self._metered_ns: Dict[str, int] = {}
+        self._changes = LogLimiter()
         self._history = History()
         self._closed: Optional[WindowData] = None
         self._clock_offset: Optional[int] = None
@@ -113,6 +104,7 @@ class Telemetry:
         self._dropped: Dict[str, Dict[str, int]] = {}
         self._energy_j: Dict[str, float] = {}
         self._throttled: Dict[str, int] = {}
+        self._throttled_s: Dict[str, float] = {}
         self._running = False
 
         self._recorder: Optional[Recorder] = None
@@ -143,6 +135,8 @@ class Telemetry:
         sample = self._sampler.sample()
         facts: Dict[str, Any] = dict(self.board.facts(), **host.versions())
         facts["interval_s"] = self._interval_s
+        facts["source"] = self._source
+        facts["sources"] = told(sample.sources)
         facts["sensors"] = _sensor_states(sample)
         if sample.total_rail:
             facts["total_rail"] = sample.total_rail
@@ -158,14 +152,23 @@ class Telemetry:
             self._info = facts
             self._sensors = facts["sensors"]
             self._running = True
+            self._throttled = {cause: 1 for cause in sample.throttle or []}
         self._previous = sample
         self._meter(sample)
         self._record("start", facts)
+        for cause in sample.throttle or []:
+            self.event("throttle_on", cause=cause)
         now = time.monotonic_ns()
         self._started_ns = now
         self._clock_offset = self._wall_ns() - now
         self._window.cut(now)
         self._sampler.start()
+
+    def select_gpu(self, device: Union[int, str]) -> None:
+        """Read the graphics card that draws: PCI bus id, UUID or NVML's number. Nothing happens where none is read."""
+        for collector in self._collectors:
+            if isinstance(collector, NvmlCollector):
+                collector.select(device)
 
     def frame(self, frame: Frame) -> None:
         """Count one drawn frame with its stage times."""
@@ -191,8 +194,9 @@ class Telemetry:
         Returns:
             ``run_id``, ``running``, ``uptime_s``, ``info`` (the start record's facts), ``window`` (the
             last window's record; empty before the first), ``sensors`` {collector: {state, cause}},
-            ``totals`` {frames, redraws, dropped, energy_j, throttle_events}, ``events`` (newest last),
-            ``log`` (``Recorder.status``) or None. Do not change what is inside.
+            ``totals`` {frames, redraws, dropped, energy_j, throttle_events, throttle_s}, ``events`` (newest last),
+            ``log`` (``Recorder.status``) or None. Do not change what is inside. ``window.sources`` says where the
+            window's values come from; see ``told``.
         """
         with self._lock:
             result = {
@@ -242,9 +246,10 @@ class Telemetry:
         data, self._closed = self._closed, None
         if data is None:
             return
-        joules = self._energy.window(data.begin_ns, data.end_ns)
+        energies = self._energy.measure(data.begin_ns, data.end_ns)
+        joules = {rail: one.joules for rail, one in energies.items() if one.joules is not None}
         record = data.summary()
-        record.update(_sensor_fields(sample, joules, (data.end_ns - data.begin_ns) / 1e9))
+        record.update(_sensor_fields(sample, energies))
         record["mem"] = host.memory()
         self._record("window", record, data.end_ns)
         self._history.add(data.end_ns, record)
@@ -263,7 +268,13 @@ class Telemetry:
 
     def _meter(self, sample: Sample) -> None:
         for rail, power in sample.power_w.items():
-            self._energy.add(rail, sample.power_t_ns[rail], power)
+            t_ns = sample.power_t_ns[rail]
+            if t_ns > self._metered_ns.get(rail, -1):
+                self._energy.add(rail, t_ns, power)
+            if t_ns < sample.t_mono_ns:  # of a source that sends: its last value holds until now
+                t_ns = sample.t_mono_ns
+                self._energy.add(rail, t_ns, Power(power.watts, power.method))  # not a counter's joules again
+            self._metered_ns[rail] = t_ns
 
     def _watch(self, sample: Sample) -> None:
         """Turn changes since the previous sample into events."""
@@ -275,7 +286,10 @@ class Telemetry:
         if before is None:
             return
         was, now = set(before.throttle or []), set(sample.throttle or [])
+        passed_s = (sample.t_mono_ns - before.t_mono_ns) / 1e9
         with self._lock:
+            for cause in now:
+                self._throttled_s[cause] = self._throttled_s.get(cause, 0.0) + passed_s
             for cause in now - was:
                 counted = sample.throttle_counts.get(cause, 1)
                 self._throttled[cause] = self._throttled.get(cause, 0) + counted
@@ -292,6 +306,20 @@ class Telemetry:
             old = before.collectors.get(name)
             if old is not None and old.state != readings.state:
                 self.event("sensor", collector=name, state=readings.state, cause=readings.cause)
+        self._watch_sources(told(before.sources), told(sample.sources), sample)
+
+    def _watch_sources(self, was: Dict[str, str], now: Dict[str, str], sample: Sample) -> None:
+        for kind, values in _WATCHED.items():
+            old, new = was.get(kind), now.get(kind)
+            if old == new:
+                continue
+            self.event("source", values=kind, source=new, before=old)
+            of_old = [one for one in sample.collectors.values() if old == (one.source or one.collector)]
+            causes = "; ".join(one.cause for one in of_old if one.state == UNREADABLE)
+            cause = f" ({causes})" if causes else ""
+            kept_back = self._changes.allow(time.monotonic()) if old is not None else None
+            if kept_back is not None:
+                log.warning("telemetry: %s from %s, no longer from %s%s", values, new or "nowhere", old, cause)
 
     def _record(self, kind: str, fields: Dict[str, Any], t_mono_ns: Optional[int] = None) -> None:
         if self._recorder is not None:
@@ -304,26 +332,25 @@ class Telemetry:
             "dropped": {output: dict(reasons) for output, reasons in self._dropped.items()},
             "energy_j": {rail: round(joules, 3) for rail, joules in self._energy_j.items()},
             "throttle_events": dict(self._throttled),
+            "throttle_s": {cause: round(seconds, 3) for cause, seconds in self._throttled_s.items()},
         }
 
 
-def _sensor_fields(sample: Sample, joules: Dict[str, float], window_s: float) -> Dict[str, Any]:
+def _sensor_fields(sample: Sample, energies: Dict[str, RailEnergy]) -> Dict[str, Any]:
     """The sensors' part of a window record; what is not known is left out.
 
     A rail's power is its mean over exactly the window: its energy divided by the window's length.
     """
     fields: Dict[str, Any] = {
-        "power_w": {
-            rail: {"w": round(energy / window_s, 4), "method": sample.power_w[rail].method}
-            for rail, energy in joules.items()
-            if rail in sample.power_w and window_s > 0
-        },
-        "energy_j": {rail: round(energy, 5) for rail, energy in joules.items()},
+        **record_fields(energies),
         "temp_c": {name: round(degrees, 2) for name, degrees in sample.temp_c.items()},
         "clk_hz": {name: int(hertz) for name, hertz in sample.clk_hz.items()},
         "load": {name: round(load, 3) for name, load in sample.load.items()},
+        "ram_bytes": {name: int(size) for name, size in sample.ram_bytes.items()},
+        "details": sample.details,
+        "sources": told(sample.sources),
     }
-    if sample.total_rail and sample.total_rail in fields["power_w"]:
+    if sample.total_rail and sample.total_rail in fields.get("power_w", {}):
         fields["total_rail"] = sample.total_rail
     known = {name: value for name, value in fields.items() if value}
     if sample.throttle is not None:  # an empty list says that it was looked for and not seen
@@ -332,7 +359,7 @@ def _sensor_fields(sample: Sample, joules: Dict[str, float], window_s: float) ->
 
 
 def _sensor_states(sample: Sample) -> Dict[str, Dict[str, Any]]:
-    """{collector: {state, cause, failed}} of all that are not merely absent."""
+    """{collector: {state, cause, failed, age_s}}; ``age_s`` of values that were sent to us before the tick."""
     states: Dict[str, Dict[str, Any]] = {}
     for name, readings in sample.collectors.items():
         states[name] = {"state": readings.state}
@@ -340,4 +367,6 @@ def _sensor_states(sample: Sample) -> Dict[str, Dict[str, Any]]:
             states[name]["cause"] = readings.cause
         if readings.failed:
             states[name]["failed"] = dict(readings.failed)
+        if readings.success and readings.t_mono_ns < sample.t_mono_ns:
+            states[name]["age_s"] = round((sample.t_mono_ns - readings.t_mono_ns) / 1e9, 3)
     return states

@@ -21,6 +21,8 @@ RAIL_NOTES = {
     "VDD_IN": "the module's input: leaves out the carrier board, what is plugged in, and the supply's loss",
     "POM_5V_IN": "the board's 5 V input: leaves out the supply's own loss",
     "package": "the processor package only: no GPU card, no memory, no supply loss",
+    "gpu": "the graphics card by its own sensor: leaves out processor, system memory and the supply's loss",
+    "gpu:average": "the same card's power as its driver averages it (about a second on cards since 2020)",
 }
 
 #: The INA3221 has three channels; the driver's number 7 is the sum of their shunt voltages.

@@ -7,6 +7,7 @@ previous value.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
@@ -38,7 +39,7 @@ class Readings:
 
     Attributes:
         collector: the collector's name.
-        t_mono_ns: monotonic time in the middle of the read.
+        t_mono_ns: monotonic time in the middle of the read; of a source that sends, when its values came.
         state: ``USABLE``, ``UNREADABLE`` or ``ABSENT``; ``cause`` says why it is not usable.
         power_w: by the board's own rail names. total_rail: the rail that already is the board's total.
         temp_c, clk_hz, load: degrees Celsius, hertz, and 0..1, by sensor or clock domain.
@@ -46,6 +47,9 @@ class Readings:
         throttle: causes seen now; empty when none, None when this collector cannot tell.
         throttle_counts: throttling events that the hardware counted since the previous reading.
         failed: sensors that exist but gave no value, with the cause.
+        details: other figures, by a name that says the unit ("gpu_power_limit_w").
+        ram_bytes: memory of the whole machine, "used" and "total".
+        source: where the values come from ("sysfs", "jtop", "tegrastats", "nvml"); "": the collector's name.
     """
 
     collector: str
@@ -61,6 +65,9 @@ class Readings:
     throttle: Optional[List[str]] = None
     throttle_counts: Dict[str, int] = field(default_factory=dict)
     failed: Dict[str, str] = field(default_factory=dict)
+    details: Dict[str, float] = field(default_factory=dict)
+    ram_bytes: Dict[str, float] = field(default_factory=dict)
+    source: str = ""
 
     @property
     def success(self) -> bool:
@@ -71,18 +78,23 @@ class Collector:
     """One kind of sensor. A subclass fills ``Readings`` in ``_read``; what that raises becomes a cause."""
 
     name = ""
+    #: As ``Readings.source``.
+    source = ""
+    #: What ``collect`` gave last.
+    latest: Optional[Readings] = None
 
     def collect(self) -> Readings:
         """Read once. Never raises: a failure is ``success == False`` with its cause."""
         before = time.monotonic_ns()
-        readings = Readings(self.name, before)
+        readings = Readings(self.name, before, source=self.source)
         try:
             self._read(readings)
         except Exception as error:
             log.debug("collector %s failed", self.name, exc_info=True)
-            readings = Readings(self.name, before, state=UNREADABLE)
+            readings = Readings(self.name, before, state=UNREADABLE, source=self.source)
             readings.cause = f"{type(error).__name__}: {error}"
         readings.t_mono_ns = (before + time.monotonic_ns()) // 2
+        self.latest = readings
         return readings
 
     def _read(self, readings: Readings) -> None:
@@ -94,7 +106,11 @@ class Collector:
 
 @dataclass
 class Sample:
-    """All collectors' readings of one tick; ``collectors`` keeps them apart, the rest is merged."""
+    """All collectors' readings of one tick; ``collectors`` keeps them apart, the rest is merged.
+
+    Attributes:
+        sources: where each value comes from: {"temp_c": {"CPU-therm": "sysfs"}}; of throttling causes, too.
+    """
 
     t_mono_ns: int
     collectors: Dict[str, Readings] = field(default_factory=dict)
@@ -107,29 +123,63 @@ class Sample:
     load: Dict[str, float] = field(default_factory=dict)
     throttle: Optional[List[str]] = None
     throttle_counts: Dict[str, int] = field(default_factory=dict)
+    details: Dict[str, float] = field(default_factory=dict)
+    ram_bytes: Dict[str, float] = field(default_factory=dict)
+    sources: Dict[str, Dict[str, str]] = field(default_factory=dict)
+
+
+#: Sources that read the same sensors of a board, and call some of them by the first word of the kernel's name only.
+_BOARD_SOURCES = ("sysfs", "jtop", "tegrastats")
+
+_VALUES = ("power_w", "temp_c", "clk_hz", "clk_limits_hz", "load", "details", "ram_bytes")
 
 
 def merge(t_mono_ns: int, readings: Iterable[Readings]) -> Sample:
-    """One ``Sample`` from the readings of a tick; of two equal names the first collector's stands."""
+    """One ``Sample`` from the readings of a tick; of two equal names the first collector's stands.
+
+    A sensor of a board keeps the kernel's name, where sysfs shows it, whichever source reads it: "AO" of jtop is
+    "AO-therm", so that it is neither there twice nor another one when its source fails.
+    """
     sample = Sample(t_mono_ns)
+    readings = list(readings)
+    kernel_names = _kernel_names(readings)
     for one in readings:
         sample.collectors[one.collector] = one
-        for rail, power in one.power_w.items():
-            if rail not in sample.power_w:
-                sample.power_w[rail] = power
-                sample.power_t_ns[rail] = one.t_mono_ns
+        source = one.source or one.collector
         if sample.total_rail is None:
             sample.total_rail = one.total_rail
-        for name in ("temp_c", "clk_hz", "clk_limits_hz", "load"):
-            merged = getattr(sample, name)
-            for key, value in getattr(one, name).items():
-                merged.setdefault(key, value)
+        for kind in _VALUES:
+            merged = getattr(sample, kind)
+            for key, value in getattr(one, kind).items():
+                if kind == "temp_c" and source in _BOARD_SOURCES[1:]:
+                    key = kernel_names.get(_first_word(key), key)
+                if key not in merged:
+                    merged[key] = value
+                    sample.sources.setdefault(kind, {})[key] = source
+                    if kind == "power_w":
+                        sample.power_t_ns[key] = one.t_mono_ns
         if one.throttle is not None:
             seen = sample.throttle or []
             sample.throttle = seen + [cause for cause in one.throttle if cause not in seen]
+            for cause in one.throttle:
+                sample.sources.setdefault("throttle", {}).setdefault(cause, source)
         for cause, count in one.throttle_counts.items():
             sample.throttle_counts[cause] = sample.throttle_counts.get(cause, 0) + count
     return sample
+
+
+def _kernel_names(readings: List[Readings]) -> Dict[str, str]:
+    """{first word: name} of the sensors that sysfs shows, whether it could read them or not."""
+    names: Dict[str, str] = {}
+    for one in readings:
+        if one.collector in ("thermal", "hwmon"):
+            for name in (*one.temp_c, *one.failed):
+                names.setdefault(_first_word(name), name)
+    return names
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_: #]", name, maxsplit=1)[0].lower()
 
 
 def unique(name: str, taken: Iterable[str]) -> str:

@@ -41,6 +41,8 @@ def find(root: str, *patterns: str) -> List[str]:
 class SysfsCollector(Collector):
     """A collector over files below a sysfs root; it looks for its files now and then, not in every tick."""
 
+    source = "sysfs"
+
     def __init__(self, root: str, reader: SensorReader) -> None:
         self.root = root
         self.reader = reader

@@ -1,4 +1,8 @@
-"""Signs of throttling: cooling devices at work, over-current counters, and the kernel's alarm lines."""
+"""Signs of throttling: clocks under load, cooling devices, counters and alarms of the hardware, the kernel's log.
+
+A cause is told as long as it is seen; what the hardware counts itself is counted as the hardware does.
+Unconfirmed on hardware are the files of Orin: ``grep . /sys/class/hwmon/hwmon*/{oc*_event_cnt,curr*_alarm}``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from edgegs.telemetry.sysfs import SysfsCollector, conclude, find
 #: Cooling devices whose state limits no clock: fans, displays, radios, a surface warning, a fixed offset.
 _NO_LIMIT = re.compile(r"fan|lcd|backlight|hot-surface|iwl|wifi|ath1|tcc|charg|battery", re.IGNORECASE)
 
+#: The GPU counts as held down when it is this busy and still this far below what it is allowed.
+_BUSY, _BELOW = 0.95, 0.95
+
 #: soctherm_oc counters of Orin, by what the hardware reacts to.
 _OVER_CURRENT = {"oc1": "under_voltage", "oc2": "over_current_average", "oc3": "over_current_peak"}
 
@@ -21,6 +28,26 @@ _ALARM = re.compile(rb"soctherm: OC ALARM")
 
 #: Lines of kernel log taken in one tick, so that a flooding kernel cannot hold the sampler.
 _MAX_LINES = 256
+
+
+class HeldDown:
+    """Sign ``gpu_clock``: the GPU was fully busy in two readings in a row and ran below the frequency it is allowed.
+
+    One reading may just be a governor on its way up.
+    """
+
+    def __init__(self) -> None:
+        self._before = False
+
+    def judge(self, readings: Readings) -> Optional[List[str]]:
+        """The causes by a reading's GPU clock, limits and load; None where one of them is missing."""
+        limits = readings.clk_limits_hz.get("gpu")
+        if limits is None or "gpu" not in readings.clk_hz or "gpu" not in readings.load:
+            self._before = False
+            return None
+        before = self._before
+        self._before = readings.load["gpu"] >= _BUSY and readings.clk_hz["gpu"] < _BELOW * limits[1]
+        return ["gpu_clock"] if self._before and before else []
 
 
 class Cooling(SysfsCollector):
@@ -64,30 +91,23 @@ class Cooling(SysfsCollector):
         conclude(readings, answered, bool(self._devices))
 
 
-class OverCurrent(SysfsCollector):
-    """``soctherm_oc`` event counters: what they grew by since the previous reading."""
-
-    name = "over_current"
+class Counters(SysfsCollector):
+    """Event counters of the hardware: what they grew by since the previous reading."""
 
     def __init__(self, root: str, reader: SensorReader) -> None:
         super().__init__(root, reader)
-        self._counters: List[Tuple[str, str]] = []
+        self._counters: List[Tuple[str, str]] = []  # cause, file
+        self._alarms: List[Tuple[str, str]] = []
         self._previous: Dict[str, int] = {}
-
-    def _scan(self) -> None:
-        self._counters = [
-            (_OVER_CURRENT[os.path.basename(path)[:3]], path)
-            for path in find(self.root, "class/hwmon/hwmon*/oc[123]_event_cnt")
-        ]
 
     def _read(self, readings: Readings) -> None:
         self._scan_if_due()
-        results = self.reader.read(path for _, path in self._counters)
+        results = self.reader.read(path for _, path in (*self._counters, *self._alarms))
         active: List[str] = []
         answered = False
-        for cause, path in self._counters:
+        for cause, path in (*self._counters, *self._alarms):
             try:
-                count = number(results[path])
+                value = number(results[path])
             except ValueError as error:
                 readings.failed[cause] = str(error)
                 continue
@@ -95,14 +115,56 @@ class OverCurrent(SysfsCollector):
                 self._fail(readings, cause, error)
                 continue
             answered = True
-            grown = count - self._previous.get(path, count)
-            self._previous[path] = count
-            if grown > 0:
+            if (cause, path) in self._alarms:
+                seen = value > 0
+            else:
+                grown = value - self._previous.get(path, value)
+                self._previous[path] = value
+                seen = grown > 0
+                if seen:
+                    readings.throttle_counts[cause] = readings.throttle_counts.get(cause, 0) + grown
+            if seen and cause not in active:
                 active.append(cause)
-                readings.throttle_counts[cause] = readings.throttle_counts.get(cause, 0) + grown
         if answered:
             readings.throttle = active
-        conclude(readings, answered, bool(self._counters))
+        conclude(readings, answered, bool(self._counters or self._alarms))
+
+
+class OverCurrent(Counters):
+    """``soctherm_oc`` event counters, and the alarms of the power monitor, as ``current_alarm:RAIL``."""
+
+    name = "over_current"
+
+    def _scan(self) -> None:
+        self._counters = [
+            (_OVER_CURRENT[os.path.basename(path)[:3]], path)
+            for path in find(self.root, "class/hwmon/hwmon*/oc[123]_event_cnt")
+        ]
+        self._alarms = []
+        alarms = find(self.root, "class/hwmon/hwmon*/curr[123]_crit_alarm", "class/hwmon/hwmon*/curr[123]_max_alarm")
+        chips = sorted({os.path.dirname(path) for path in alarms})
+        names = self.reader.read(os.path.join(chip, "name") for chip in chips)
+        for path in alarms:
+            chip, channel = os.path.dirname(path), os.path.basename(path)[len("curr") :][:1]
+            label = os.path.join(chip, f"in{channel}_label")
+            try:
+                rail = text(self.reader.read([label])[label])
+                if text(names[os.path.join(chip, "name")]).startswith("ina3221") and rail and rail.upper() != "NC":
+                    self._alarms.append(("current_alarm:" + rail, path))
+            except OSError:
+                continue
+
+
+class CpuThrottle(Counters):
+    """A desktop's counters of processors that were slowed because they were hot, cause ``cpu_thermal``."""
+
+    name = "cpu_throttle"
+
+    def _scan(self) -> None:
+        # every core of a package shows the package's counter: the first core's stands for all of them
+        package = "devices/system/cpu/cpu0/thermal_throttle/package_throttle_count"
+        cores = "devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"
+        self._counters = [("cpu_thermal", path) for path in find(self.root, package) or find(self.root, cores)]
 
 
 class KernelAlarms(Collector):

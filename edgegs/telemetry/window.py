@@ -83,6 +83,23 @@ class WindowData:
         self.frames, self.redraws, self.dropped = frames, redraws, dropped
         self._rows = rows
 
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return max(0, self.end_ns - self.begin_ns) / 1e9
+
+    def stage_s(self) -> Dict[str, float]:
+        """Seconds that the window's frames spent in each stage, all together."""
+        spent: Dict[str, float] = {}
+        for _, stages, _, _, _, _ in self._rows:
+            for stage, milliseconds in stages.items():
+                spent[stage] = spent.get(stage, 0.0) + milliseconds
+        # frames beyond those kept took as long as these did
+        scale = self.frames / len(self._rows) / 1e3 if self._rows else 0.0
+        order = [stage for stage in STAGES if stage in spent]
+        order += [stage for stage in spent if stage not in STAGES]
+        return {stage: spent[stage] * scale for stage in order}
+
     def summary(self) -> Dict[str, Any]:
         """The window's figures.
 
@@ -91,7 +108,7 @@ class WindowData:
             least one frame also ``frame_ms`` and ``stage_ms`` {stage: …} as {p50, p95, max, mean} in
             milliseconds (linear percentiles) and ``n_splats``, ``n_visible``, ``n_instances`` (means).
         """
-        seconds = max(0, self.end_ns - self.begin_ns) / 1e9
+        seconds = self.seconds
         result: Dict[str, Any] = {
             "window_s": round(seconds, 6),
             "frames": self.frames,

@@ -72,6 +72,9 @@ build_environment() {
 
 needs_coretype() { [ "$MACHINE" = aarch64 ] && { [ "${L4T%%.*}" = 32 ] || [[ $COMPATIBLE == *tegra210* ]]; }; }
 
+#: what a wheel is built from
+PARTS=(pyproject.toml setup.py README.md LICENSE edgegs cuda configs systemd jetson/boards.yaml jetson/power-mode.sh)
+
 #: fingerprint: of everything that decides what is in the environment
 fingerprint() {
     {
@@ -80,7 +83,7 @@ fingerprint() {
             sha256sum <"$PACKAGE"
         else
             cd -- "$SOURCE" || exit 1
-            find pyproject.toml setup.py README.md LICENSE edgegs cuda configs systemd -type f ! -name '*.py[co]' -print0 |
+            find "${PARTS[@]}" -type f ! -name '*.py[co]' -print0 |
                 LC_ALL=C sort -z | xargs -0 sha256sum
         fi
     } | sha256sum | cut -d ' ' -f 1
@@ -139,7 +142,7 @@ install_pycuda() {
 }
 
 install_edgegs() { # EXTRAS VERSION
-    local what build='' name
+    local what build=''
     if [ -n "$PACKAGE" ]; then
         what=$PACKAGE
     else
@@ -148,9 +151,8 @@ install_edgegs() { # EXTRAS VERSION
             build=$R$PREFIX/build
             rm -rf -- "$build"
             mkdir -p -- "$build"
-            for name in pyproject.toml setup.py README.md LICENSE edgegs cuda configs systemd; do
-                cp -R -- "$SOURCE/$name" "$build/" || die "no room for a copy in $build" "df -h $PREFIX"
-            done
+            (cd -- "$SOURCE" && cp -R --parents -- "${PARTS[@]}" "$build/") ||
+                die "no room for a copy in $build" "df -h $PREFIX"
             what=$build
         fi
     fi

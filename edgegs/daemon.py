@@ -25,6 +25,7 @@ from edgegs.config import Config
 from edgegs.drawing import Show
 from edgegs.errors import ConfigError, DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
+from edgegs.governing import Governing
 from edgegs.memory import settle, tidy
 from edgegs.notify import Notifier
 from edgegs.outputs import OutputSet, PacedOutput
@@ -36,6 +37,7 @@ from edgegs.status import in_a_line, leave, window_figures
 from edgegs.summary import figures, summary
 from edgegs.telemetry import Telemetry
 from edgegs.telemetry.metrics import Metrics
+from edgegs.telemetry.textfile import Textfile
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ SPARE = 0.8
 SUMMARY_FRAMES = 4096
 #: A loop that has not finished a frame for so long (or for three periods) is not healthy, seconds.
 HEALTHY_S = 10.0
+#: Seconds between two versions of the textfile, at least: nobody scrapes more often.
+MIN_TEXTFILE_S = 5.0
 #: Keys and drags that may wait for the next frame; older ones give way.
 MAX_INPUTS = 1024
 #: So many failures of the device within so many seconds are mended by opening it again; one more ends the run.
@@ -85,6 +89,8 @@ class Daemon:
         self._hup = False
         self._show = Show(config, self._progress)
         self._telemetry: Optional[Telemetry] = None
+        self._textfile: Optional[Textfile] = None
+        self._governing = Governing(self._snapshot, self._event)
         self._reload: Optional[Reload] = None
         self._reload_result: Dict[str, Any] = {}
         self._faults: Deque[float] = collections.deque(faults)
@@ -161,6 +167,7 @@ class Daemon:
         self._show.open_inputs()
         self._show.bring(scene)
         del scene  # its arrays are on the device now
+        self._governing.begin(self.config.governor, self._show)
         self._go_on()
         self._start_telemetry()
         self._go_on()
@@ -196,6 +203,9 @@ class Daemon:
         if gpu is not None:
             telemetry.select_gpu(gpu)
         telemetry.start(self._start_record())
+        if settings.textfile is not None:
+            self._textfile = Textfile(settings.textfile, self._metrics.render, max(MIN_TEXTFILE_S, settings.interval_s))
+            self._textfile.start()
         if telemetry.log_path:
             log.info("run log: %s", telemetry.log_path)
 
@@ -213,6 +223,8 @@ class Daemon:
         """Close everything, outputs before the log, which tells what they dropped."""
         self._notifier.stopping(self._stop_reason or "stopping")
         steps: List[Callable[[], None]] = [self._stop_outputs]
+        if self._textfile is not None:
+            steps.append(self._textfile.stop)
         if self._telemetry is not None:
             telemetry = self._telemetry
             steps.append(lambda: telemetry.stop(self._stop_reason or "stopped"))
@@ -256,7 +268,8 @@ class Daemon:
             self._take_inputs(path_clock, now)
             if self._stop_reason is not None:
                 break
-            target_fps = self.config.render.target_fps
+            self._governing.look(now)
+            target_fps = self._governing.capped(self.config.render.target_fps)
             period = 1.0 / target_fps if target_fps else 0.0
             try:
                 self._take_orders(under_way)
@@ -313,7 +326,9 @@ class Daemon:
         outputs.check_hope(self.outputs)
         self._tell_systemd()
         # not frame_ms: a frame that waits behind another takes longer without being more work
-        return begun.begin_s + sum(frame.stage_ms.values()) / 1e3 + time.monotonic() - drawn
+        in_turn_s = begun.begin_s + sum(frame.stage_ms.values()) / 1e3 + time.monotonic() - drawn
+        self._governing.drawn(in_turn_s)
+        return in_turn_s
 
     def _tell_systemd(self) -> None:
         """Ready once a frame has reached an output; alive because one was drawn."""
@@ -423,6 +438,7 @@ class Daemon:
         self._show.swap(new, reload.scene, reload.facts)
         use_outputs()
         self.config = new
+        self._governing.begin(new.governor, self._show)
         if new.telemetry != old.telemetry:
             if self._telemetry is not None:
                 self._telemetry.stop("reload")
@@ -449,6 +465,9 @@ class Daemon:
         result["outputs"] = [output.status() for output in self.outputs]
         result["last_reload"] = dict(self._reload_result)
         telemetry, frame = self._telemetry, self.frame
+        governor = self._governing.status()
+        if governor is not None:
+            result["governor"] = governor
         if frame is not None:
             result.update(n_splats=frame.n_splats, n_visible=frame.n_visible, n_instances=frame.n_instances)
             result["frames"] = self._n_frames

@@ -20,8 +20,9 @@ from edgegs.camera import Camera, InputEvent, PosePath, build_path
 from edgegs.config import Config
 from edgegs.errors import DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
+from edgegs.governor import Ladder, Setting, build_ladder
 from edgegs.kernels.variants import variant
-from edgegs.pack import AnyScene
+from edgegs.pack import AnyScene, PackedScene
 from edgegs.pack.prepare import MAX_VIEWS, OpenBackend, Wish, prepare
 from edgegs.pack.views import training_views
 from edgegs.renderer import Renderer, Ticket
@@ -41,6 +42,8 @@ class SceneFacts(NamedTuple):
         path, sha256, n_splats: for the log and ``/status``.
         bounds, up: for a camera path that leaves them open; see ``Scene``.
         signature: of its file when it was read: a file that was replaced has another one. None: unknown.
+        levels: rising counts of splats of which a prefix is the best choice; empty without an order of importance.
+        sh_degree: of view-dependent colour.
     """
 
     path: str
@@ -49,6 +52,8 @@ class SceneFacts(NamedTuple):
     bounds: Tuple[np.ndarray, float]
     up: Tuple[float, float, float]
     signature: Optional[Signature]
+    levels: Tuple[int, ...] = ()
+    sh_degree: int = 0
 
 
 def load_scene(
@@ -74,7 +79,10 @@ def load_scene(
         log.warning("%s", warning)
     for cause, rows in scene.dropped.items():
         log.warning("%s: dropped %d of %d rows: %s", settings.path, rows, scene.n_rows, cause)
-    return scene, SceneFacts(scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen)
+    levels = scene.levels if isinstance(scene, PackedScene) and scene.is_scored else ()
+    return scene, SceneFacts(
+        scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen, levels, scene.sh_degree
+    )
 
 
 def scoring_file(config: Config) -> Optional[str]:
@@ -148,6 +156,7 @@ class Show:
 
     Attributes:
         n_faults: how often the device was opened again.
+        setting: at what quality frames are drawn that begin from now on; None: all there is.
     """
 
     def __init__(self, config: Config, progress: Callable[[int, int], None]) -> None:
@@ -155,6 +164,7 @@ class Show:
         self.scene: Optional[SceneFacts] = None
         self.facts: Dict[str, Any] = {}
         self.n_faults = 0
+        self.setting: Optional[Setting] = None
         self._progress = progress
         self._backend: Optional[Backend] = None
         self._renderer: Optional[Renderer] = None
@@ -248,7 +258,23 @@ class Show:
             assert self._path is not None
             self._camera = self._path.camera_at(path_s)
         backdrop = None if self._capture is None else self._capture.latest()
-        return self._drawn_with.submit(self._camera, backdrop)
+        setting = self.setting
+        if setting is None:
+            return self._drawn_with.submit(self._camera, backdrop)
+        camera = _smaller(self._camera, setting.scale)
+        if backdrop is not None and (camera.width, camera.height) != backdrop.shape[1::-1]:
+            import cv2  # whoever has a backdrop has OpenCV
+
+            backdrop = cv2.resize(backdrop, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+        return self._drawn_with.submit(camera, backdrop, setting.n_splats, setting.sh_degree)
+
+    def ladder(self, target_fps: Optional[float]) -> Ladder:
+        """The steps of quality that this scene and renderer have to give up; ``target_fps`` is to be held."""
+        scene = self.scene
+        assert scene is not None
+        fps = self.config.render.target_fps
+        axes = (*self._drawn_with.axes, "fps")
+        return build_ladder(scene.n_splats, scene.levels, scene.sh_degree, fps, target_fps, axes)
 
     def collect(self, ticket: Ticket) -> Frame:
         """Wait for a frame; raises DeviceError."""
@@ -329,6 +355,14 @@ class Show:
                     part.close()
             except Exception:
                 log.exception("shutdown")
+
+
+def _smaller(camera: Camera, scale: float) -> Camera:
+    """The same view with sides of ``scale`` times as many pixels; even numbers, as videos want them."""
+    if scale >= 1:
+        return camera
+    width, height = (max(2, 2 * round(scale * side / 2)) for side in (camera.width, camera.height))
+    return camera.with_size(width, height)
 
 
 def _behind(config: Config) -> Any:

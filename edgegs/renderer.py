@@ -41,6 +41,8 @@ class Ticket:
 
     camera: Camera
     backdrop: Optional[np.ndarray]
+    n_splats: int
+    sh_degree: int
     slot: int
     started: float
     capacity: int
@@ -49,12 +51,12 @@ class Ticket:
 
 
 class Renderer:
-    """Draws one scene at one size on one backend.
+    """Draws one scene on one backend, at most at one size, and at less quality where a frame asks for it.
 
     Args:
         backend: who runs the kernels; stays the caller's to close.
         scene: is copied to the device, and not kept.
-        width, height: of the picture, pixels.
+        width, height: of the largest picture, pixels.
         variant_name: see edgegs/kernels/variants.py.
         background: RGB, 0..1.
         keep_float: also give each frame's ``image_f32`` and ``transmittance``.
@@ -77,11 +79,10 @@ class Renderer:
         self.backend = backend
         self.variant = variant(variant_name, backend.name, isinstance(scene, PackedScene))
         self.width, self.height = int(width), int(height)
-        self.n_splats = scene.n_splats
+        self.n_splats, self.sh_degree = scene.n_splats, scene.sh_degree
         self.n_frames = 0
-        self._n_tiles_x, self._n_tiles_y = -(-self.width // TILE), -(-self.height // TILE)
-        self._n_tiles = self._n_tiles_x * self._n_tiles_y
-        if max(self._n_tiles_x, self._n_tiles_y) > 0xFFFF:
+        self._size = (self.width, self.height)
+        if max(self._tiles()) > 0xFFFF:
             raise DeviceError(f"a picture of {self.width}x{self.height} has too many tiles")
         self._buffers: Dict[str, Buffer] = {}
         self._instance_buffers: List[Buffer] = []
@@ -139,16 +140,29 @@ class Renderer:
             background=[float(value) for value in background],
             n_splats=n,
             sh_degree=scene.sh_degree,
-            width=self.width,
-            height=self.height,
-            n_tiles_x=self._n_tiles_x,
-            n_tiles_y=self._n_tiles_y,
             n_links=self._fused_blocks,
             antialiased=int(scene.antialiased),
-            depth_bits=depth_bits(self._n_tiles),
         )
         self._plan: List[Launch] = []
         self._grow(first_capacity(n))
+
+    @property
+    def axes(self) -> Tuple[str, ...]:
+        """What frames may be drawn with less of: "scale" (a smaller camera), "splats" and "sh_degree" of ``submit``."""
+        if self.backend.name == "reference":  # its twins take whole arrays
+            return ()
+        # fp32 rows of coefficients are as long as the degree that is drawn says
+        return ("scale", "splats", "sh_degree") if self.variant.storage == "packed" else ("scale", "splats")
+
+    def _tiles(self) -> Tuple[int, int]:
+        """Tiles of the picture that is drawn now, in x and y."""
+        width, height = self._size
+        return -(-width // TILE), -(-height // TILE)
+
+    @property
+    def _n_tiles(self) -> int:
+        n_tiles_x, n_tiles_y = self._tiles()
+        return n_tiles_x * n_tiles_y
 
     def _check_room(self, sh_degree: int, *keeps: bool) -> None:
         """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit.
@@ -187,18 +201,30 @@ class Renderer:
             self.backend.free(buffer)
         self._capacity = n_instances
         dtype = f"u{self.variant.key_bits // 8}"
-        keys = [self._instance_buffer("instance_keys", dtype) for _ in range(2)]
-        splats = [self._instance_buffer("instance_splats", "u4") for _ in range(2)]
+        self._keys = [self._instance_buffer("instance_keys", dtype) for _ in range(2)]
+        self._splats = [self._instance_buffer("instance_splats", "u4") for _ in range(2)]
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Plan the launches for the picture's size and the instances' buffers."""
+        keys, splats = self._keys, self._splats
+        width, height = self._size
+        n_tiles_x, n_tiles_y = self._tiles()
         digits = digit_plan(self.variant.sort_bits(self._n_tiles), int(C["SORT_DIGIT_BITS"]))
         last = len(digits) % 2
         self._sorted = {"instance_keys": keys[last], "instance_splats": splats[last]}
         self._frame.set(
             instance_keys_unsorted=keys[0],
             instance_splats_unsorted=splats[0],
-            instance_capacity=n_instances,
+            instance_capacity=self._capacity,
+            width=width,
+            height=height,
+            n_tiles_x=n_tiles_x,
+            n_tiles_y=n_tiles_y,
+            depth_bits=depth_bits(self._n_tiles),
             **self._sorted,
         )
-        sort = list(self._sort("sort", keys, splats, digits, "n_instances", n_instances))
+        sort = list(self._sort("sort", keys, splats, digits, "n_instances", self._capacity))
         self._plan = list(self._launches(sort))
 
     def _instance_buffer(self, label: str, dtype: str) -> Buffer:
@@ -288,31 +314,46 @@ class Renderer:
         """(N,) float64: each splat's sum over frames and pixels of (T · alpha)², its share in what is seen."""
         return self.read("splat_scores").astype(np.float64) / C["SCORE_STEPS"]
 
-    def submit(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Ticket:
+    def submit(
+        self,
+        camera: Camera,
+        backdrop: Optional[np.ndarray] = None,
+        n_splats: Optional[int] = None,
+        sh_degree: Optional[int] = None,
+    ) -> Ticket:
         """Begin a frame. At most ``backend.depth`` may be under way; ``collect`` them in their order.
 
         Args:
-            camera: of the renderer's size.
-            backdrop: (height, width, 3) uint8 BGR behind the splats, in place of the background's colour. Must not
-                change until the frame is collected.
+            camera: of the renderer's size, or smaller: its picture is then drawn that small (see ``axes``).
+            backdrop: (height, width, 3) uint8 BGR of the camera's size behind the splats, in place of the background's
+                colour. Must not change until the frame is collected.
+            n_splats: draw only so many, the first of the scene; None: all.
+            sh_degree: of view-dependent colour; None: the scene's.
         """
         if backdrop is not None and not self._backdrops:
             raise ValueError("this renderer was made without takes_backdrop")
-        if backdrop is not None and (backdrop.shape != (self.height, self.width, 3) or backdrop.dtype != np.uint8):
+        if backdrop is not None and (backdrop.shape != (camera.height, camera.width, 3) or backdrop.dtype != np.uint8):
             raise ValueError(f"the backdrop is {backdrop.shape} {backdrop.dtype}")
-        return self._draw(camera, backdrop, self._free_slots.pop(), time.perf_counter())
+        n = self.n_splats if n_splats is None else min(max(n_splats, 0), self.n_splats)
+        degree = self.sh_degree if sh_degree is None else min(max(sh_degree, 0), self.sh_degree)
+        less = {"splats": n < self.n_splats, "sh_degree": degree < self.sh_degree}
+        if any(less[axis] and axis not in self.axes for axis in less):
+            raise ValueError(f"{self.backend.name} with storage {self.variant.storage} cannot draw less than the scene")
+        return self._draw(camera, backdrop, n, degree, self._free_slots.pop(), time.perf_counter())
 
-    def _draw(self, camera: Camera, backdrop: Optional[np.ndarray], slot: int, started: float) -> Ticket:
+    def _draw(
+        self, camera: Camera, backdrop: Optional[np.ndarray], n_splats: int, sh_degree: int, slot: int, started: float
+    ) -> Ticket:
         behind = None
         if backdrop is not None:
             behind = self._backdrops[slot]
-            self.backend.send(behind, backdrop)
-        self._frame.set(pixel_backdrop=behind, **self._slots[slot])
+            self.backend.send(behind, _at_the_start(backdrop, behind.shape))
         self._look_through(camera)
+        self._frame.set(pixel_backdrop=behind, n_splats=n_splats, sh_degree=sh_degree, **self._slots[slot])
         marks = self._launch()
         counts = [self._buffers["n_instances"], self._buffers["n_visible"]]
         fetch = self.backend.fetch([*counts, *self._slots[slot].values()])
-        return Ticket(camera, backdrop, slot, started, self._capacity, marks, fetch)
+        return Ticket(camera, backdrop, n_splats, sh_degree, slot, started, self._capacity, marks, fetch)
 
     def collect(self, ticket: Ticket) -> Frame:
         """Wait for a frame; when its instances outgrew the buffer, grow it and draw the frame again."""
@@ -324,10 +365,13 @@ class Renderer:
                 break
             if n_instances > self._capacity:  # else a frame collected meanwhile has made the room
                 self._grow(grown_capacity(n_instances))
-            ticket = self._draw(ticket.camera, ticket.backdrop, ticket.slot, ticket.started)
+            ticket = self._draw(
+                ticket.camera, ticket.backdrop, ticket.n_splats, ticket.sh_degree, ticket.slot, ticket.started
+            )
             redraws += 1
         self._free_slots.append(ticket.slot)
-        arrays = dict(zip(self._slots[ticket.slot], pictures))
+        size = (ticket.camera.height, ticket.camera.width)
+        arrays = {name: _from_the_start(array, size) for name, array in zip(self._slots[ticket.slot], pictures)}
         stage_ms = dict.fromkeys(STAGES, 0.0)
         for stage, start, end in ticket.marks:
             stage_ms[stage] += self.backend.elapsed_ms(start, end)
@@ -338,7 +382,7 @@ class Renderer:
             t_mono_ns=time.monotonic_ns(),
             frame_ms=(time.perf_counter() - ticket.started) * 1e3,
             stage_ms=stage_ms,
-            n_splats=self.n_splats,
+            n_splats=ticket.n_splats,
             n_visible=n_visible,
             n_instances=n_instances,
             redraws=redraws,
@@ -347,8 +391,13 @@ class Renderer:
         )
 
     def _look_through(self, camera: Camera) -> None:
-        if (camera.width, camera.height) != (self.width, self.height):
-            raise ValueError(f"the camera is {camera.width}x{camera.height}")
+        size = (camera.width, camera.height)
+        if size != self._size:
+            smaller = 0 < size[0] <= self.width and 0 < size[1] <= self.height
+            if size != (self.width, self.height) and not (smaller and "scale" in self.axes):
+                raise ValueError(f"the camera is {camera.width}x{camera.height}")
+            self._size = size
+            self._lay_out()
         viewmat = np.asarray(camera.viewmat, np.float64)
         position = -viewmat[:3, :3].T @ viewmat[:3, 3]
         # packed32 quantises depth between the nearest and farthest that the scene's extent allows from here, by the
@@ -410,6 +459,23 @@ class Renderer:
             self.backend.free(buffer)
         self._buffers, self._scene, self._instance_buffers, self._slots, self._plan = {}, {}, [], [], []
         self._backdrops = []
+
+
+def _from_the_start(array: np.ndarray, size: Tuple[int, int]) -> np.ndarray:
+    """(height, width, …) of a smaller picture, which stands row by row at the start of a larger one's memory."""
+    if array.shape[:2] == size:
+        return array
+    shape = (*size, *array.shape[2:])
+    return array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+
+def _at_the_start(picture: np.ndarray, shape: Tuple[int, ...]) -> np.ndarray:
+    """The inverse; a picture of the full size is handed on as it is."""
+    if picture.shape == shape:
+        return picture
+    whole = np.zeros(shape, picture.dtype)
+    whole.reshape(-1)[: picture.size] = picture.reshape(-1)
+    return whole
 
 
 def bounding_sphere(scene: AnyScene) -> Tuple[np.ndarray, float]:

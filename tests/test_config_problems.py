@@ -36,7 +36,7 @@ def named(text: str) -> str:
 
 # Every row is a text with exactly one problem, its line and key, and words of its message (between "; ").
 UNKNOWN = [
-    (add("governor: {target_fps: 25}"), "4: governor", "unknown key; known here: scene, camera"),
+    (add("weather: {target_fps: 25}"), "4: weather", "unknown key; known here: scene, camera"),
     (add("render: {bakend: host}"), "4: render.bakend", "unknown key (got host); did you mean backend?"),
     (add("telemetry: {interval: 1}"), "4: telemetry.interval", "did you mean interval_s?"),
     (add("render: {fps: 5}"), "4: render.fps", "did you mean target_fps?"),
@@ -118,7 +118,7 @@ LIMITS = [
     (add("render: {background: [0, 0]}"), "4: render.background", "must be three numbers (got [0, 0])"),
     (add("render: {background: black}"), "4: render.background", "must be a list (got black)"),
     (add("render: {backend: cda}"), "4: render.backend", "one of auto, cuda, host, reference; mean cuda?"),
-    (add("telemetry: {source: off}"), "4: telemetry.source", "must be one of auto, sysfs, none (got off)"),
+    (add("telemetry: {source: off}"), "4: telemetry.source", "must be one of auto, jtop, sysfs, tegrastats, nvml, none (got off)"),
     (add("telemetry:\n  log:\n    max_mb: 8"), "5: telemetry.log.rotate_mb", "must be at most max_mb, 8"),
     (named("fps: 0"), "3: outputs.0.fps", "must be more than 0 (got 0)"),
     (output("[]"), "3: outputs", "must have at least 1 item"),

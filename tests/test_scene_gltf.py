@@ -288,7 +288,7 @@ WRONG: Dict[str, Tuple[Callable[[Document], Any], str]] = {
     "not shown": (top("scenes", [{"nodes": []}]), "none of its nodes"),
     "triangles": (primitive("mode", 4), r"meshes[0].primitives[0]: splats must be points"),
     "version": (top("asset", {"version": "1.0"}), "asset.version must be 2.x, not 1.0"),
-    "no asset": (top("asset", None), "asset.version must be 2.x, not None"),
+    "no asset": (top("asset", None), "JSON, but no scene: a glTF has 'asset'"),
     "no opacity": (without(f"{PREFIX}:OPACITY"), f"lacks {PREFIX}:OPACITY"),
     "no colour": (without(f"{PREFIX}:SH_DEGREE_0_COEF_0"), f"lacks {PREFIX}:SH_DEGREE_0_COEF_0"),
     "part of a degree": (without(f"{PREFIX}:SH_DEGREE_2_COEF_3"), "SH_DEGREE_2_COEF_3, though it has SH of degree 3"),

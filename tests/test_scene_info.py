@@ -217,7 +217,9 @@ def test_a_board(kernels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(timed) == 2
     assert timed[0].startswith("predicted  ")
     assert timed[1].startswith("           a model, calibrated on 64 ms published for a Jetson Nano")
-    assert lines.index(timed[1]) == lines.index(timed[0]) + 2, "it belongs to the predicted lines"
+    first, last = lines.index(timed[0]), lines.index(timed[1])
+    assert all(line.startswith("           ") for line in lines[first + 1 : last + 1]), "it belongs to the predicted"
+    assert "of the GPU alone" in text
     assert main(["info", path, "--board", "orin-nano", "--size", "160x120"]) == 0
     assert "; another architecture, so a rougher guess" in capsys.readouterr().out
 

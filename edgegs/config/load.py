@@ -10,7 +10,18 @@ from pydantic import BaseModel, ValidationError
 
 from edgegs.config.explain import explain, problem_at
 from edgegs.config.masking import one_line
-from edgegs.config.model import Camera, Config, Http, Output, check_camera, check_outputs
+from edgegs.config.model import (
+    Camera,
+    Config,
+    Governor,
+    Http,
+    Output,
+    Render,
+    Telemetry,
+    check_camera,
+    check_governor,
+    check_outputs,
+)
 from edgegs.config.tree import Origin, Problem, Value, parse_yaml, plain
 from edgegs.errors import ConfigError
 from edgegs.files import read_regular
@@ -150,7 +161,12 @@ def _validate(tree: Value, base_dir: str, problems: List[Problem]) -> Optional[C
     items = data.get("outputs")
     outputs = [_valid(Output, item, context) for item in items] if isinstance(items, list) else []
     camera = _valid(Camera, data.get("camera"), context)
-    for dotted, text, suggestion in check_outputs(outputs, http) + check_camera(camera, outputs):
+    governor = _valid(Governor, data.get("governor", {}), context)
+    render = _valid(Render, data.get("render", {}), context)
+    telemetry = _valid(Telemetry, data.get("telemetry", {}), context)
+    breaches = check_outputs(outputs, http) + check_camera(camera, outputs)
+    breaches += check_governor(governor, render, telemetry)
+    for dotted, text, suggestion in breaches:
         key: Tuple[Union[str, int], ...] = tuple(int(p) if p.isdigit() else p for p in dotted.split("."))
         found = problem_at(tree, key, text, suggestion)
         if found is not None:

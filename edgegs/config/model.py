@@ -175,7 +175,25 @@ class Telemetry(Section):
     source: Literal["auto", "jtop", "sysfs", "tegrastats", "nvml", "none"] = "auto"
     sysfs_root: Path = "/sys"
     interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    textfile: Optional[Path] = None
     log: Log = Field(default_factory=defaults)
+
+    @model_validator(mode="after")
+    def _is_textfile(self) -> Telemetry:
+        from edgegs.telemetry.textfile import fault  # its package is more than a configuration needs
+
+        wrong = None if self.textfile is None else fault(self.textfile)
+        if wrong is not None:
+            raise problem(wrong, "", "textfile")
+        return self
+
+
+class Governor(Section):
+    """Limits to hold by giving up quality; all None: nothing is ever given up."""
+
+    target_fps: Optional[Annotated[float, Field(ge=1, le=1000)]] = None
+    max_power_w: Optional[Annotated[float, Field(gt=0, le=10000)]] = None
+    max_temp_c: Optional[Annotated[float, Field(ge=20, le=120)]] = None
 
 
 class Http(Section):
@@ -193,6 +211,7 @@ class Config(Section):
     outputs: Outputs
     render: Render = Field(default_factory=defaults)
     telemetry: Telemetry = Field(default_factory=defaults)
+    governor: Governor = Field(default_factory=defaults)
     http: Http = Field(default_factory=defaults)
 
     def sha256(self) -> str:
@@ -258,6 +277,27 @@ def check_camera(camera: Optional[Camera], outputs: Sequence[Optional[Output]]) 
             if getattr(camera, key) % 2:
                 text = "must be even for a v4l2: output"
                 problems.append((f"camera.{key}", text, "its pixels share colours in pairs"))
+    return problems
+
+
+def check_governor(
+    governor: Optional[Governor], render: Optional[Render], telemetry: Optional[Telemetry]
+) -> List[Tuple[str, str, str]]:
+    """What the governor needs of the frame rate and the sensors; as ``check_outputs``."""
+    if governor is None:
+        return []
+    problems: List[Tuple[str, str, str]] = []
+    if governor.target_fps is not None and render is not None and 0 < render.target_fps < governor.target_fps:
+        text = f"the loop draws at most render.target_fps, {render.target_fps:g}"
+        problems.append(("governor.target_fps", text, "lower it, or raise render.target_fps"))
+    for key in ("max_power_w", "max_temp_c"):
+        if getattr(governor, key) is None or telemetry is None:
+            continue
+        if telemetry.source == "none":
+            problems.append((f"governor.{key}", "nothing is measured: telemetry.source is none", "write auto there"))
+        elif telemetry.interval_s > 2:
+            text = f"cannot be held with a reading every {telemetry.interval_s:g} s"
+            problems.append((f"governor.{key}", text, "set telemetry.interval_s to 2 or less"))
     return problems
 
 

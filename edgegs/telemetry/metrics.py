@@ -115,6 +115,7 @@ class Metrics:
         yield from self._of_frames()
         yield from _of_outputs(status.get("outputs") or [])
         yield from self._of_sensors(snapshot)
+        yield from _of_governor(status.get("governor"))
         yield from _of_log(snapshot.get("log"))
         yield from _known(
             "edgegs_config_last_reload_successful",
@@ -216,6 +217,23 @@ def _of_outputs(outputs: Sequence[Dict[str, Any]]) -> Iterator[Metric]:
         for reason, n in output.get("dropped", {}).items():
             dropped.add_metric([names[-1], _label(reason)], n)
     return (family for family in (up, written, reconnects, dropped) if family.samples)
+
+
+def _of_governor(governor: Optional[Dict[str, Any]]) -> Iterator[Metric]:
+    if governor is None:
+        return
+    yield from _known("edgegs_governor_rung", "Step of quality in use; 0 is the best.", governor["rung"])
+    yield from _known("edgegs_governor_last_rung", "The lowest step of quality.", governor["of"])
+    yield from _known("edgegs_governor_scale_ratio", "Drawn sides against the picture's.", governor["scale"])
+    yield from _known("edgegs_governor_gaussians", "Splats that are drawn at most.", governor["n_splats"])
+    yield from _known("edgegs_governor_sh_degree", "Degree of view-dependent colour.", governor["sh_degree"])
+    yield from _known("edgegs_governor_fps_cap", "Most frames a second, where lowered.", governor["fps_cap"])
+    yield from _counters("edgegs_governor_steps", "Changes of quality.", "direction", governor["steps"])
+    limits = governor["limits"].items()
+    bounds = {name: limit["bound"] for name, limit in limits}
+    held = {name: limit["held"] for name, limit in limits if limit["state"] == "present"}
+    yield from _gauges("edgegs_governor_limit", "What is to be held: FPS, watts, degrees Celsius.", "limit", bounds)
+    yield from _gauges("edgegs_governor_limit_held", "Whether steps of quality suffice to hold it.", "limit", held)
 
 
 def _of_log(log: Optional[Dict[str, Any]]) -> Iterator[Metric]:

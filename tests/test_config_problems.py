@@ -118,7 +118,11 @@ LIMITS = [
     (add("render: {background: [0, 0]}"), "4: render.background", "must be three numbers (got [0, 0])"),
     (add("render: {background: black}"), "4: render.background", "must be a list (got black)"),
     (add("render: {backend: cda}"), "4: render.backend", "one of auto, cuda, host, reference; mean cuda?"),
-    (add("telemetry: {source: off}"), "4: telemetry.source", "must be one of auto, jtop, sysfs, tegrastats, nvml, none (got off)"),
+    (
+        add("telemetry: {source: off}"),
+        "4: telemetry.source",
+        "must be one of auto, jtop, sysfs, tegrastats, nvml, none (got off)",
+    ),
     (add("telemetry:\n  log:\n    max_mb: 8"), "5: telemetry.log.rotate_mb", "must be at most max_mb, 8"),
     (named("fps: 0"), "3: outputs.0.fps", "must be more than 0 (got 0)"),
     (output("[]"), "3: outputs", "must have at least 1 item"),

@@ -105,7 +105,10 @@ def test_no_argument_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_shipped_configurations_are_right() -> None:
     for path in sorted((ROOT / "configs").glob("*.yaml")):
-        assert main(["check-config", str(path)]) == 0
+        if path.name == "field.yaml":  # a campaign
+            assert main(["sweep", str(path), "--dry-run"]) == 0
+        else:
+            assert main(["check-config", str(path)]) == 0
 
 
 def test_process_with_odd_names_and_a_plain_terminal(file: str) -> None:

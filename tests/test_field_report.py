@@ -403,3 +403,17 @@ def test_nothing_heavy_is_imported_for_a_table(nano: Path) -> None:
     script += "assert not {'matplotlib', 'pandas', 'fastparquet', 'duckdb', 'rich'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script, str(nano)], cwd=str(ROOT), capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("option", ["-o", "--csv", "--parquet"])
+def test_what_a_report_is_made_from_is_never_written_over(tmp_path, capsys, option):
+    folder = tmp_path / "field"
+    folder.mkdir()
+    (folder / "results.jsonl").write_text('{"schema": 1, "kind": "sweep", "type": "campaign"}\n')
+    (folder / "results.csv").write_text("kept\n")
+    for target in ("results.jsonl", "results.csv"):
+        before = (folder / target).read_bytes()
+        for given in (folder, folder / "results.jsonl"):
+            assert main(["report", str(given), option, str(folder / target)]) == 2
+            assert "name another file" in capsys.readouterr().err
+        assert (folder / target).read_bytes() == before

@@ -576,3 +576,14 @@ def test_what_is_refused_before_anything_is_measured(tmp_path):
 
 def test_durations_as_people_say_them():
     assert [cli.duration(s) for s in (1, 89, 3000, 7500)] == ["1 min", "1 min", "50 min", "2 h 05 min"]
+
+
+@pytest.mark.parametrize("content", [b"my notes\nof the day\n", b'{"a": 1}\n{"b": 2}\n', b"a,b\n1,2", b"no line end"])
+def test_a_file_that_is_not_ours_is_never_cut(tmp_path, content):
+    from edgegs.bench.sweep_results import Results
+    from edgegs.errors import ConfigError
+
+    (tmp_path / "results.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError):
+        Results(str(tmp_path), "0" * 64, {"settings": {}})
+    assert (tmp_path / "results.jsonl").read_bytes() == content

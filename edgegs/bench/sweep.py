@@ -23,7 +23,7 @@ from edgegs.bench.sweep_modes import PowerModes
 from edgegs.bench.sweep_results import Results, in_words, reasons_as_plain
 from edgegs.bench.sweep_sensors import Sensors, Surroundings
 from edgegs.bench.validity import Evidence, Reason
-from edgegs.errors import DeviceError, DeviceLost
+from edgegs.errors import ConfigError, DeviceError, DeviceLost
 from edgegs.kernels.variants import Variant
 from edgegs.pack import AnyScene
 from edgegs.renderer import Renderer
@@ -149,8 +149,13 @@ class Sweep:
         facts.update((key, value) for key, value in provenance.items() if key not in ("schema", "date", "scene"))
         facts.update(self._sensors.facts())
         self._rail = facts["rail"]
-        if self._rail is None and self._sensors.rails:
-            rails = ", ".join(self._sensors.rails)
+        rails, wanted = ", ".join(self._sensors.rails), self._campaign.telemetry.rail
+        if not rails:
+            source = self._campaign.telemetry.source
+            log.warning("nothing here tells watts (telemetry.source: %s): frame rates alone", source)
+        elif wanted != "auto" and wanted not in self._sensors.rails:
+            raise ConfigError(f"telemetry.rail: there is no rail {wanted} here; there are {rails}")
+        elif self._rail is None:
             log.warning("no single rail is this machine's total: name one of %s as telemetry.rail", rails)
         self._results.check_session(facts)
         self._results.append("session", facts)

@@ -29,6 +29,10 @@ SAME = ("version", "backend", "device", "driver", "image_sha256", "board", "l4t"
 _FIGURES = ("p50", "p95", "p99", "max", "mean")
 
 
+#: What every line begins with.
+_BEGINNING = b'{"schema"'
+
+
 class Results:
     """The file of one campaign, open for adding; nobody else can add meanwhile.
 
@@ -82,9 +86,12 @@ class Results:
         end = content.rfind(b"\n") + 1
         lines = content[:end].split(b"\n")[:-1]
         parsed = [_parse(line) for line in lines]
-        while parsed and parsed[-1] is None:  # zeros, where the disk had the length but not the bytes
+        # zeros, where the disk had the length but not the bytes
+        while parsed and parsed[-1] is None and b"\0" in lines[-1]:
             end -= len(lines.pop()) + 1
             parsed.pop()
+        if not parsed and not _may_be_ours(content):
+            raise ConfigError(f"{self.path}: is not of `edgegs sweep`; give the campaign another out")
         if None in parsed:
             n = parsed.index(None) + 1
             raise ConfigError(f"{self.path}:{n}: is damaged in the middle; keep it, and give the campaign another out")
@@ -188,6 +195,12 @@ class Results:
             return AccessError(f"{self.path}: permission denied; let this user write there, or name another out")
         cause = runlog.cause(error)
         return OutputError(f"{self.path}: cannot be written: {cause}; name an out on a mounted, writable disk")
+
+
+def _may_be_ours(content: bytes) -> bool:
+    """Whether a file without one whole line can be what a power cut left of a first one."""
+    begun = content.rstrip(b"\0")
+    return b"\0" in begun or begun.startswith(_BEGINNING[: len(begun)])
 
 
 def _parse(line: bytes) -> Optional[Dict[str, Any]]:

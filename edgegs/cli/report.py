@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from typing import List
 
@@ -44,6 +46,7 @@ def main(args: argparse.Namespace) -> int:
     """Read the logs, print the table (or JSON), and write the files."""
     from edgegs.bench import field_data
 
+    check_targets(args)
     sweeps = [path for path in args.logs if field_data.is_sweep(path)]
     if not sweeps:
         given = [name for name in ("csv", "png", "compare") if getattr(args, name) is not None]
@@ -54,6 +57,22 @@ def main(args: argparse.Namespace) -> int:
         other = next(path for path in args.logs if path not in sweeps)
         raise UsageError(f"{sweeps[0]} is of a sweep and {other} is not: make a report of each kind")
     return main_sweeps(args)
+
+
+def check_targets(args: argparse.Namespace) -> None:
+    """Refuse to write over what the report is made from."""
+    kept = set()
+    for log in args.logs:
+        kept.add(os.path.realpath(log))
+        folder = log if os.path.isdir(log) else os.path.dirname(log) or "."
+        with contextlib.suppress(OSError):
+            names = [name for name in os.listdir(folder) if name.startswith(("results.", "telemetry."))]
+            kept.update(os.path.realpath(os.path.join(folder, name)) for name in names)
+    for option in ("output", "csv", "parquet"):
+        target = getattr(args, option)
+        if target is not None and os.path.realpath(target) in kept:
+            name = "-o" if option == "output" else f"--{option}"
+            raise UsageError(f"{name} {target}: belongs to what the report is made from; name another file")
 
 
 def main_runs(args: argparse.Namespace) -> int:

@@ -102,6 +102,10 @@ def lines(status: Dict[str, Any]) -> List[List[str]]:
         tell("  " + stage, _times(stages.get(stage), ""))
     tell("temperature", *_figures(_dict(status, "temp_c"), "{} {:.1f} °C"))
     tell("power", *_figures(_dict(status, "power_w"), "{} {:.2f} W"))
+    tell("sources", *_scalars(_dict(status, "sources")))
+    governor = _dict(status, "governor")
+    if governor:
+        tell("governor", *_scalars({key: value for key, value in governor.items() if key != "reason"}))
     tell("camera", *_scalars(_dict(status, "camera")))
     tell("background", *_scalars(_dict(status, "background")))
     throttle = status.get("throttle")

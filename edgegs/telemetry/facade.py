@@ -35,6 +35,9 @@ CLOCK_STEP_S = 0.25
 _RECENT_EVENTS = 20
 
 
+#: Samples after which a source that was asked for should have answered.
+_PATIENCE = 5
+
 #: Kinds of values whose source is watched: where it changes, that is an event.
 _WATCHED = {"power_w": "power", "temp_c": "temperatures", "clk_hz": "clocks", "load": "load"}
 
@@ -87,6 +90,7 @@ class Telemetry:
         self._energy = EnergyMeter(max_gap_s=3 * interval_s)
         self._metered_ns: Dict[str, int] = {}
         self._changes = LogLimiter()
+        self._n_samples = 0
         self._history = History()
         self._closed: Optional[WindowData] = None
         self._clock_offset: Optional[int] = None
@@ -241,6 +245,7 @@ class Telemetry:
         self._begun = True  # the first tick comes at once and ends no window
 
     def _sampled(self, sample: Sample) -> None:
+        self._tell_of_source(sample)
         self._meter(sample)
         self._watch(sample)
         data, self._closed = self._closed, None
@@ -265,6 +270,13 @@ class Telemetry:
                 self._dropped[output] = total
             for rail, energy in joules.items():
                 self._energy_j[rail] = self._energy_j.get(rail, 0.0) + energy
+
+    def _tell_of_source(self, sample: Sample) -> None:
+        """Say once that a source which was asked for by name gives nothing, when it has had the time to."""
+        self._n_samples += 1
+        asked = sample.collectors.get(self._source)
+        if self._n_samples == _PATIENCE and asked is not None and not asked.success:
+            log.warning("telemetry.source %s gives nothing: %s", self._source, asked.cause or "it is not here")
 
     def _meter(self, sample: Sample) -> None:
         for rail, power in sample.power_w.items():

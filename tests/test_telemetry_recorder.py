@@ -106,8 +106,10 @@ def test_runs_are_named_by_boot_and_a_counter_that_rises_over_boots(tmp_path: Pa
     assert record().run_id == "3fa9c1d2-000001"
     other = record(boot_id="00000000-1111-2222-3333-444444444444")
     assert other.run_id == "00000000-000002"
-    (tmp_path / "runs" / "3fa9c1d2-000041").mkdir()
-    (tmp_path / "runs" / "3fa9c1d2-000041" / "telemetry.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+    made = tmp_path / "3fa9c1d2-000041"  # moved there whole: those two clear empty folders away
+    made.mkdir()
+    (made / "telemetry.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+    made.rename(tmp_path / "runs" / made.name)
     (tmp_path / "runs" / "unrelated").mkdir()
     assert record().run_id == "3fa9c1d2-000042"
 

@@ -105,8 +105,11 @@ def write_at_once(path: str, content: bytes) -> None:
         raise OutputError(f"{path}: cannot be written ({reason}); name another place") from None
 
 
-def replace(path: str, content: bytes, temporary: str) -> None:
+def replace(path: str, content: bytes, temporary: str, mode: Optional[int] = None) -> None:
     """Write a file in one step, by way of ``temporary``, which lies in the same folder.
+
+    Args:
+        mode: the file's permissions, whatever the umask; None leaves them to the umask.
 
     Raises:
         OSError, ValueError: ``path`` is as it was, and nothing of ours is left.
@@ -116,6 +119,8 @@ def replace(path: str, content: bytes, temporary: str) -> None:
     file = open(temporary, "xb")  # noqa: SIM115 (what was there before it is not ours to remove)
     try:
         with file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(content)
         os.replace(temporary, path)
     except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
-from edgegs.governor import Governor, Limits, board_power, hottest
+from edgegs.governor import Governor, Limits, board_power, hottest, rung_at
 
 if TYPE_CHECKING:
     from edgegs.config.model import Governor as Settings
@@ -38,19 +38,33 @@ class Governing:
     def begin(self, settings: Settings, show: Show) -> None:
         """Hold these limits from now on; what is given up already stays given up until there is room."""
         limits = Limits(settings.target_fps, settings.max_power_w, settings.max_temp_c)
-        before, self._governor, self._show = self._governor, None, show
+        before, self._show = self._governor, show
         self._n_frames, self._work_s = 0, 0.0
+        self._looked = 0.0  # what passed meanwhile is no rate of frames
         if limits == Limits():
-            show.setting = None
-            return
-        ladder = show.ladder(settings.target_fps)
-        if not any(rung.axis == "splats" for rung in ladder):
-            log.info("governor: splats are not given up: the scene is not in an order of importance; see 'edgegs pack'")
-        if before is not None and (before.limits, before.as_built) == (limits, ladder):
-            self._governor = before
+            self._governor = show.setting = None
         else:
-            self._governor = Governor(limits, ladder, 0 if before is None else before.rung)
-        show.setting = self._governor.setting
+            ladder = show.ladder(settings.target_fps)
+            if not any(rung.axis == "splats" for rung in ladder):
+                log.info("governor: splats stay: the scene is not in an order of importance; see 'edgegs pack'")
+            if before is None:
+                self._governor = Governor(limits, ladder)
+            elif (before.limits, before.as_built) != (limits, ladder):
+                # by what it costs the picture: another scene's rungs are others, and more or fewer
+                self._governor = Governor(limits, ladder, rung_at(ladder, before.ladder[before.rung].cost))
+            assert self._governor is not None
+            show.setting = self._governor.setting
+        if before is not None and self._governor is not before:
+            self._tell_reload(before)
+
+    def _tell_reload(self, before: Governor) -> None:
+        """Put into the log what became of the rung: no change of quality without its event."""
+        now: Dict[str, Any] = {"rung": 0, "of": len(before.ladder) - 1}
+        reason = "nothing is to be held any more"
+        if self._governor is not None:
+            now, reason = self._governor.status(), "other limits, or another scene"
+        fields = {name: now.get(name) for name in ("rung", "of", "scale", "n_splats", "sh_degree", "fps_cap")}
+        self._event("governor", action="reload", before=before.rung, **fields, reason=reason)
 
     def drawn(self, work_s: float) -> None:
         """Count a frame that took so long without the wait for its beat, seconds."""

@@ -216,10 +216,11 @@ case $ACTION in
     set | show | restore | serve) ;;
     *) usage_error "one of --show, --set N, --restore, --serve" ;;
 esac
-has nvpmodel || {
-    say "there is no nvpmodel here: power modes are a Jetson's (and root's PATH must have /usr/sbin)"
+if ! has nvpmodel; then
+    PROBLEM="there is no nvpmodel here: power modes are a Jetson's (and root's PATH must have /usr/sbin)"
+    if [ "$ACTION" = serve ]; then printf 'error %s\n' "$PROBLEM"; else say "$PROBLEM"; fi
     exit 1
-}
+fi
 if [ "$DRY" = no ] && [ "$(id -u)" -ne 0 ]; then
     say "this needs root: sudo sh $0 …, or look at what it would do: sh $0 --dry-run …"
     exit 77

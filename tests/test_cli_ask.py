@@ -185,7 +185,7 @@ def test_status_as_a_table(serve, capsys):
     assert told == [
         "scene        /data/lobby.ply, 300000 splats, 210000 visible, 900000 instances",
         "drawn by     cuda, NVIDIA Tegra X1, best",
-        "picture      640x480, 15.0 FPS, 66.10 ms a frame (p95 70.25), up 1 h 2 min",
+        "picture      640x480, 15.0 FPS, 66.10 ms a frame (p95 70.25), up 1 h 02 min",
         "  project    4.50 ms (p95 5.00)",
         "  rasterize  41.00 ms (p95 44.00)",
         "temperature  GPU-therm 61.5 °C, CPU-therm 58.0 °C",

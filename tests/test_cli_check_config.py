@@ -48,6 +48,16 @@ def test_files_that_are_not_there_yet_are_a_warning(file: str, capsys: pytest.Ca
     ]
 
 
+def test_a_textfile_without_a_folder_is_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = os.path.dirname(file)
+    warned = f": warning: telemetry.textfile: there is no {folder}/none yet"
+    for name, told in (("none/edgegs.prom", warned), ("e.prom", "")):
+        assert main(["check-config", file, "--set", f"telemetry.textfile={name}"]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == f"{file}: ok\n"
+        assert captured.err == (f"{file}{told}\n" if told else "")
+
+
 def test_problems_go_to_stderr_one_a_line(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(MINIMAL.replace("640", "8") + "rendr: {}\n")
     assert main(["check-config", file]) == 78

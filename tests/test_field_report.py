@@ -19,7 +19,7 @@ import pytest
 from chromium import CHROMIUM, MISSING, Browser
 from field_files import STAGES, SweepMaker, campaign, made
 
-from edgegs.bench import field_course, field_data, field_plots, field_stats
+from edgegs.bench import field_course, field_data, field_labels, field_plots, field_stats
 from edgegs.bench import field_report as report
 from edgegs.cli import main
 from edgegs.telemetry.records import encode
@@ -116,7 +116,7 @@ def test_a_verdict_where_the_interval_allows_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        ((10.0, 11.0, 9.0), (10.5, 11.5, 9.5), r"no verdict: -1\d\.\d % to \+\d\d\.\d %"),
+        ((10.0, 11.0, 9.0), (10.5, 11.5, 9.5), "no verdict: 0 % lies within the interval"),
         ((10.0, 10.1), (20.0, 20.1), "no verdict: fewer than 3 valid runs of one"),
         ((10.0, 10.1, 9.9), (20.0,), "no verdict: a single valid run of one"),
         ((10.0, 10.0, 10.0), (11.0, 11.0, 11.0), r"no verdict: the repeats do not differ at all; is a sensor stuck\?"),
@@ -160,6 +160,18 @@ def test_two_that_somebody_names(nano: Path, orin: Path, capsys: pytest.CaptureF
     assert re.search("Jetson Orin Nano against Jetson Nano, .*: fps .*: [34].[0-9]+ times as fast", told)
     assert main(["report", str(nano), "--compare", "dial-1", names[0]]) == 2
     assert "no such configuration in these files; there are: dial-25000-" in capsys.readouterr().err
+
+
+def test_it_is_said_which_is_against_which(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    one = made(tmp_path, 10.0, 10.1, 9.9, best=(12.0, 12.1, 11.9))
+    names = [f"dial-100000-640x480-{variant}-0fps-current" for variant in ("best", "baseline")]
+    assert main(["report", str(one.path), "--compare", *names, "-o", str(tmp_path / "o.html")]) == 0
+    told = capsys.readouterr().out
+    assert "--compare A B: B against A" in told
+    assert re.search("baseline against best, .*: fps .*: 16.7 % slower", told), "B, baseline, is the slower one"
+    assert "--compare A B: B against A" in (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert main(["report", str(made(tmp_path / "few", 10.0).path)]) == 0
+    assert "against" not in capsys.readouterr().out, "there is nothing to compare"
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------
@@ -231,6 +243,14 @@ def test_a_run_that_failed_is_told_and_counted(tmp_path: Path, capsys: pytest.Ca
     assert f"INVALID {name}: out of memory" in said.out
     assert "unusable" not in said.err
     assert "2/3" in said.out
+
+
+def test_a_file_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    """A folder and the file in it, as a shell's pattern gives them: doubled runs would make intervals too narrow."""
+    one = made(tmp_path, 10.0, 11.0)
+    field = report.read([str(tmp_path), str(one.path), str(tmp_path / "." / "results.jsonl")])
+    (group,) = field.groups
+    assert (len(field.campaigns), len(group.runs), group.campaign.board) == (1, 2, "Jetson Nano")
 
 
 def test_errors_name_the_file(tmp_path: Path, nano: Path, capsys: pytest.CaptureFixture) -> None:
@@ -323,6 +343,109 @@ def test_the_page_of_two_boards(nano: Path, orin: Path, tmp_path: Path) -> None:
     assert "leaves out the supply" in page.text
     assert "2 runs are invalid and in no mean" in page.text
     assert not re.search(r"https?://", page.text)
+
+
+def test_rules_that_were_loosened_stand_at_the_top(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    one = made(tmp_path, 10.0, 11.0, 12.0)
+    rules = {"min_measure_s": 5, "max_other_load": 0.5, "max_temp_drift_c": 1, "min_frames": 1000, "min_samples": "x"}
+    text = one.path.read_text().replace('"settings":{', '"settings":{"rules":' + json.dumps(rules) + ",")
+    one.path.write_text(text)
+    assert main(["report", str(one.path), "-o", str(tmp_path / "o.html")]) == 0
+    words = "validity rules were loosened: min_measure_s 5 instead of 120, max_other_load 0.5 instead of 0.1"
+    assert f"  {words}\n" in capsys.readouterr().out
+    page = (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert 0 < page.index(f"Jetson Nano: {words}.") < page.index("<table")
+    assert report.summary(report.read([str(one.path)]))["campaigns"][0]["loosened"] == words
+    assert report.loosened(field_data.read(str(made(tmp_path / "strict", 10.0).path))) == ""
+
+
+def test_what_all_have_in_common_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    one = SweepMaker(tmp_path / "results.jsonl")
+    for scene in ("dial", "room"):
+        for variant in ("baseline", "best"):
+            for repeat in (1, 2, 3):
+                params = {"scene": scene, "splats": 9, "width": 64, "height": 48, "variant": variant, "fps_cap": 0}
+                one.run(repeat=repeat, run_id=f"{scene}-{variant}-r{repeat}", params=params)
+    one.end()
+    field = report.read([str(one.path)])
+    assert report.names(field, *field.groups[:2])[1] == "dial · 100k splats"
+    titles = [plan.title for plan in field_plots.plans(field.campaigns, field.groups)]
+    assert "Frames a second: dial" in titles
+    assert main(["report", str(one.path)]) == 0
+    assert "  best against baseline, dial · 100k splats: fps " in capsys.readouterr().out
+
+
+def scenes(path: Path, board: str, *files: Any) -> SweepMaker:
+    """A campaign that draws these (path, sha256) three times each."""
+    one = SweepMaker(path / "results.jsonl", board=board)
+    for number, (file, sha256) in enumerate(files):
+        scene = {"path": file, "format": "ply", "sha256": sha256, "n_splats": 9, "sh_degree": 3}
+        params = {"scene": file, "splats": None, "width": 64, "height": 48, "variant": "best", "fps_cap": 0}
+        for repeat in (1, 2, 3):
+            one.run(repeat=repeat, run_id=f"s{number}-r{repeat}", params=params, scene=scene)
+    one.end()
+    return one
+
+
+def test_scenes_whose_files_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    """As trainers write them: point_cloud/iteration_30000/point_cloud.ply."""
+    files = [(f"/d/{name}/it/point_cloud.ply", name) for name in ("garden", "room")]
+    field = report.read([str(scenes(tmp_path, "Nano", *files).path)])
+    assert [one.scene_name for one in field.groups] == ["garden/…/point_cloud.ply", "room/…/point_cloud.ply"]
+    assert report.table(field).count("garden/…/point_cloud.ply") == 1
+    assert len(field_plots.plans(field.campaigns, field.groups)[0].legend) == 1, "a chart for each"
+
+
+def test_boards_are_compared_where_they_drew_the_same_file(tmp_path: Path) -> None:
+    """Not where they have another file in the same place."""
+    a = scenes(tmp_path / "a", "Nano", ("/home/a/hall.ply", "x" * 64), ("/d/lobby.ply", "y" * 64))
+    b = scenes(tmp_path / "b", "Orin", ("/home/b/hall.ply", "x" * 64), ("/d/lobby.ply", "z" * 64))
+    field = report.read([str(a.path), str(b.path)])
+    assert {(one.a["scene"], one.b["scene"]) for one in field.comparisons} == {("/home/a/hall.ply", "/home/b/hall.ply")}
+    told = {one.scene_name for one in field.groups}
+    assert told == {"hall.ply", "lobby.ply (yyyyyyyy)", "lobby.ply (zzzzzzzz)"}
+
+
+def test_a_mode_that_the_board_did_not_take_keeps_its_name(tmp_path: Path) -> None:
+    one = SweepMaker(tmp_path / "results.jsonl")
+    for mode, said in ((0, "0 (MAXN)"), (1, "0 (MAXN)"), (2, "2 (10W)"), (None, "0 (MAXN)")):
+        params = {"scene": "dial", "width": 64, "height": 48, "variant": "best", "fps_cap": 0, "power_mode": mode}
+        one.run(run_id=f"mode{mode}-r1", params=params, board_power_mode=said)
+    groups = report.read([str(one.path)]).groups
+    assert sorted(field_labels.word(group, "power_mode") for group in groups) == [
+        "mode 0 (MAXN)",
+        "mode 0 (MAXN)",
+        "mode 1",
+        "mode 2 (10W)",
+    ]
+
+
+@pytest.mark.parametrize(("rate", "told"), [(2.0, r"[0-9]\.\d\d "), (20.0, r"0\.2\d{3} "), (2000.0, r"0\.002\d{3} ")])
+def test_small_joules_have_more_decimals(tmp_path: Path, rate: float, told: str) -> None:
+    lines = report.table(report.read([str(made(tmp_path, rate, rate, rate).path)])).splitlines()
+    (row,) = [line for line in lines if " 3/3 " in line]
+    assert re.search(r" 3/3 .* " + told, row)
+
+
+def test_facts_are_for_people(nano: Path) -> None:
+    (loaded,) = field_data.load([str(nano)])
+    session = dict(loaded.sessions[1], compiler_flags=["-O3", "-g"], compatible=["a", "b"])
+    session["clk_limits_hz"] = {"gpu": [76.8e6, 921.6e6], "cpu0": [1479e6, 1479e6], "x": "?", "y": [None, "z"]}
+    told = report.facts(session)
+    assert told["clock limits, MHz"] == "gpu 77 to 922, cpu0 1479, x , y ?"
+    assert (told["compiler flags"], told["compatible"]) == ("-O3 -g", "a, b")
+
+
+def test_notes_of_runs_are_counted(tmp_path: Path) -> None:
+    one = SweepMaker(tmp_path / "results.jsonl")
+    for repeat, fps in enumerate((28.5, 29.0, 30.0), 1):
+        notes = [{"code": "cap_not_reached", "text": f"{fps} FPS: missed"}] if fps < 29.5 else []
+        one.run(repeat=repeat, rate=fps, notes=[*notes, {"code": "clocks_not_pinned", "text": "free"}])
+    one.end()
+    assert main(["report", str(one.path), "-o", str(tmp_path / "o.html")]) == 0
+    page = (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert "2 of 3 runs: such as: 28.5 FPS: missed." in page
+    assert "3 of 3 runs: free." in page
 
 
 def test_throttling_invalid_and_idle_are_marked_in_the_course(nano: Path) -> None:

@@ -13,12 +13,14 @@ from conftest import open_backend
 from images import psnr
 
 from edgegs.config import load_config
+from edgegs.config.model import Governor as Settings
 from edgegs.daemon import Daemon
 from edgegs.errors import ConfigError
 from edgegs.governing import Governing
+from edgegs.governor import build_ladder
 from edgegs.pack import quantise
 from edgegs.pack.egs import write_egs
-from edgegs.pack.order import arrange, prefix, sizes
+from edgegs.pack.order import arrange, level_ends, prefix, sizes
 from edgegs.renderer import Renderer
 
 N = 4096
@@ -189,3 +191,64 @@ def test_without_limits_nothing_is_watched(tmp_path, kernels, packed):
     assert daemon.run(frames=3) == 0
     assert "governor" not in daemon.status()
     assert "edgegs_governor" not in daemon._metrics.render().decode()
+
+
+class Scene:
+    """A show of which only the ladder is real."""
+
+    def __init__(self, n_splats, levels, sh_degree):
+        self.setting, self._of = None, (n_splats, levels, sh_degree)
+
+    def ladder(self, target_fps):
+        return build_ladder(*self._of, 30.0, target_fps)
+
+
+def governed(temp_c):
+    """A Governing on a board of so many degrees, what it told the log, and a function that lets seconds pass."""
+    events, clock = [], {"now": 1000.0}
+    window = {"window_s": 1.0, "temp_c": {"GPU-therm": temp_c}}
+    governing = Governing(
+        lambda: {"window": dict(window, t_mono_ns=int(clock["now"] * 1e9))},
+        lambda kind, **fields: events.append(dict(fields, kind=kind)),
+    )
+
+    def wait(seconds):
+        for _ in range(seconds):
+            clock["now"] += 1.0
+            for _ in range(30):
+                governing.drawn(0.02)
+            governing.look(clock["now"])
+
+    return governing, events, wait
+
+
+def test_a_reload_keeps_what_is_given_up_and_says_so():
+    governing, events, wait = governed(temp_c=72.0)
+    packed, plain = Scene(50_000, level_ends(50_000), 3), Scene(50_000, (), 0)
+    governing.begin(Settings(max_temp_c=60), packed)
+    wait(20)
+    before = governing.status()
+    assert before["rung"] == 8
+    assert (packed.setting.fps, packed.setting.scale) == (30.0, 0.5)
+    governing.begin(Settings(max_temp_c=60), packed)
+    assert governing.status() == before, "nothing changed: nothing is forgotten"
+    assert {event["action"] for event in events} == {"down"}
+    governing.begin(Settings(max_temp_c=60), plain)
+    assert (plain.setting.fps, plain.setting.scale) == (None, 0.5), "not as many steps: as much of the picture"
+    assert events[-1]["action"] == "reload"
+    assert (events[-1]["before"], events[-1]["rung"]) == (before["rung"], governing.status()["rung"])
+    governing.begin(Settings(), plain)
+    assert (plain.setting, governing.status()) == (None, None)
+    assert (events[-1]["action"], events[-1]["rung"]) == ("reload", 0)
+
+
+def test_a_reload_that_took_seconds_is_no_rate_of_frames():
+    governing, _, wait = governed(temp_c=40.0)
+    scene = Scene(50_000, level_ends(50_000), 3)
+    governing.begin(Settings(target_fps=25), scene)
+    wait(20)
+    assert governing.status()["limits"]["fps"]["value"] == 30.0
+    governing.begin(Settings(target_fps=25), scene)
+    governing.drawn(0.02)
+    governing.look(1025.0)
+    assert governing.status()["limits"]["fps"]["value"] is None

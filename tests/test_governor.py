@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thermal_plant import CLOSED_CASE, CRITICAL_C, FAN, Plant, change, simulate
 
-from edgegs.governor import Governor, Limits, board_power, build_ladder, hottest
+from edgegs.governor import Governor, Limits, board_power, build_ladder, hottest, rung_at
 from edgegs.governor.control import URGENT_DWELL_S
 from edgegs.governor.ladder import MIN_SPLATS, with_ceiling, work_ratio
 from edgegs.governor.limits import FPS_TOLERANCE, FpsWatch, PowerWatch, TempWatch
@@ -114,6 +114,15 @@ def test_work_ratios_are_of_pixels_and_splats() -> None:
         assert work_ratio(before.setting, rung.setting, 0.7, 0.05) >= 1.0
 
 
+def test_another_ladder_is_entered_where_the_picture_costs_as_much() -> None:
+    packed, plain = ladder_for(Limits()), build_ladder(N, (), 0, 30.0)
+    for index, rung in enumerate(packed):
+        found = rung_at(plain, rung.cost)
+        assert plain[found].cost <= rung.cost
+        assert found + 1 == len(plain) or plain[found + 1].cost > rung.cost
+        assert rung_at(packed, rung.cost) == index
+
+
 # ---- temperature ----------------------------------------------------------------------------------------
 
 
@@ -176,6 +185,21 @@ def test_what_could_not_be_held_is_told_when_it_is_again() -> None:
     assert governor.rung == 0
 
 
+def test_what_could_not_be_held_is_not_held_again_because_its_sensor_vanished() -> None:
+    script = {1800: change(temp_works=False)}
+    run, _, governor = play(Limits(max_temp_c=80.0), HOUR, script, ambient_c=70.0, sink_r=CLOSED_CASE)
+    assert actions(run) == [("unheld", "temp"), ("sensor_lost", "temp")]
+    assert governor.status()["limits"]["temp"]["held"] is None
+
+
+def test_what_could_not_be_held_is_not_held_again_because_nobody_looked() -> None:
+    limits = Limits(max_temp_c=80.0)
+    governor = Governor(limits, ladder_for(limits), 99)
+    for second in (*range(60), *range(1000, 1060)):
+        governor.observe(float(second), 30.0, 20.0, None, 95.0)
+    assert [note["action"] for note in governor.notes()] == ["unheld"]
+
+
 def test_far_above_the_limit_steps_are_large_and_quick() -> None:
     ladder = ladder_for(Limits(max_temp_c=80.0))
     governor = Governor(Limits(max_temp_c=80.0), ladder)
@@ -228,6 +252,46 @@ def test_a_loop_that_something_else_holds_up_keeps_its_picture() -> None:
     governor = Governor(Limits(target_fps=25.0), ladder_for(Limits(target_fps=25.0)))
     for second in range(300):
         assert governor.observe(float(second), 15.0, 12.0) is None
+    (note,) = governor.notes()
+    assert (note["action"], note["limit"]) == ("unheld", "fps")
+    assert note["reason"].endswith("83.3 could be drawn: something else holds them up")
+    assert governor.status()["limits"]["fps"]["held"] is False
+
+
+def test_a_scene_that_becomes_more_work_is_not_something_else() -> None:
+    governor = Governor(Limits(target_fps=20.0), ladder_for(Limits(target_fps=20.0)))
+    for second in range(110):
+        work_ms = 25.0 if second < 100 else 60.0
+        governor.observe(float(second), min(20.0, 1000.0 / work_ms), work_ms)
+    assert governor.rung > 0
+    assert governor.notes() == []
+
+
+def test_what_something_else_holds_up_gets_its_quality_back() -> None:
+    governor = Governor(Limits(target_fps=25.0), ladder_for(Limits(target_fps=25.0)), 5)
+    for second in range(600):
+        governor.observe(float(second), 15.0, 12.0)
+    assert governor.rung == 0
+
+
+@pytest.mark.parametrize("look_s", [1.0, 3.0, 9.0])
+def test_frames_that_take_seconds_are_governed_too(look_s) -> None:
+    governor = Governor(Limits(target_fps=5.0), ladder_for(Limits(target_fps=5.0)))
+    for second in np.arange(0.0, 200.0, look_s):
+        governor.observe(second, 1 / look_s, 1000.0 * look_s)
+    assert governor.rung > 3
+    for second in np.arange(200.0, 3000.0, look_s):
+        governor.observe(second, 5.0, 20.0)
+    assert governor.rung == 0
+
+
+def test_no_quality_is_given_back_while_no_frame_is_drawn() -> None:
+    governor = Governor(Limits(target_fps=25.0), ladder_for(Limits(target_fps=25.0)), 5)
+    for second in range(30):
+        assert governor.observe(float(second), 25.0, 10.0) is None  # not for long enough yet
+    for second in range(30, 60):
+        assert governor.observe(float(second), None) is None
+    assert governor.rung == 5
 
 
 @pytest.mark.parametrize("swing_s", [20.0, 60.0, 180.0])
@@ -265,6 +329,17 @@ def test_three_limits_at_once() -> None:
     assert_calm(run)
 
 
+def test_a_limit_that_may_step_now_does_not_wait_for_one_that_presses_more() -> None:
+    limits = Limits(target_fps=20.0, max_temp_c=80.0)
+    governor = Governor(limits, ladder_for(limits))
+    steps = []
+    for second in range(40):  # a degree too warm, frames a little too few
+        step = governor.observe(float(second), 18.5, 54.0, None, 81.0)
+        steps += [] if step is None else [(second, step.event["limit"])]
+    assert [limit for _, limit in steps[:2]] == ["temp", "fps"]
+    assert steps[1][0] - steps[0][0] < URGENT_DWELL_S
+
+
 # ---- sensors --------------------------------------------------------------------------------------------
 
 
@@ -293,7 +368,27 @@ def test_a_board_without_a_power_sensor_says_so_and_holds_the_rest() -> None:
     assert actions(run) == [("limit_off", "power")]
     assert run.notes[0]["t_s"] < 20
     assert run.column("temp_c").max() <= 80.0 + OVERSHOOT_C
-    assert governor.status()["limits"]["power"]["state"] == "absent"
+    limits = governor.status()["limits"]
+    assert (limits["power"]["state"], limits["power"]["held"]) == ("absent", None)
+    assert (limits["temp"]["state"], limits["temp"]["held"]) == ("present", True)
+
+
+def test_nothing_counts_as_held_before_it_was_measured() -> None:
+    limits = Limits(target_fps=20.0, max_power_w=6.0, max_temp_c=80.0)
+    governor = Governor(limits, ladder_for(limits))
+    assert [limit["held"] for limit in governor.status()["limits"].values()] == [None] * 3
+    governor.observe(0.0, 30.0, 20.0, None, 50.0)
+    held = {name: limit["held"] for name, limit in governor.status()["limits"].items()}
+    assert held == {"temp": True, "power": None, "fps": True}
+
+
+def test_quality_given_up_for_a_limit_that_nothing_measures_comes_back() -> None:
+    limits = Limits(max_temp_c=80.0)
+    governor = Governor(limits, ladder_for(limits), 3)  # as a reload leaves it
+    for second in range(10 * 60):
+        governor.observe(float(second), 30.0, 20.0)
+    assert governor.rung == 0
+    assert [note["action"] for note in governor.notes()] == ["limit_off"]
 
 
 def test_a_power_sensor_that_comes_later_is_used() -> None:
@@ -369,11 +464,28 @@ def test_every_step_is_an_event_with_its_reason() -> None:
     assert (event["action"], event["limit"], event["bound"]) == ("down", "power", 6.0)
     assert event["reason"].endswith("W, at most 6 W")
     assert event["axis"] == "scale+sh_degree+splats"
+    assert event["reason"].startswith(f"{event['value']:.2f} W"), "one figure, of one span"
     status = governor.status()
     assert (status["rung"], status["of"]) == (governor.rung, len(governor.ladder) - 1)
     assert status["steps"]["down"] == len(run.steps)
     assert status["reason"] == run.steps[-1]["reason"]
     assert status["limits"]["power"]["state"] == "present"
+
+
+@pytest.mark.parametrize("limits", [Limits(target_fps=20.0), Limits(max_power_w=6.0), Limits(max_temp_c=60.0)])
+def test_value_and_reason_of_a_step_are_one_figure(limits) -> None:
+    run, _, _ = play(limits, 900, {300: change(work_ms=120.0)}, noise=0.05, ambient_c=35.0)
+    downs = [step for step in run.steps if step["action"] == "down"]
+    assert downs
+    for step in downs:
+        figure = step["reason"].split()[0]
+        assert figure == f"{step['value']:.{len(figure.split('.')[1])}f}"
+    assert all(step["value"] is None for step in run.steps if step["action"] == "up")
+
+
+def test_notes_tell_where_they_were_taken() -> None:
+    run, _, governor = play(Limits(max_temp_c=80.0), HOUR, ambient_c=70.0, sink_r=CLOSED_CASE)
+    assert [(note["rung"], note["of"]) for note in run.notes] == [(len(governor.ladder) - 1,) * 2]
 
 
 def test_the_same_plant_twice_is_the_same_run() -> None:

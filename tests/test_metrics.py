@@ -31,6 +31,20 @@ STATUS: Dict[str, Any] = {
     "gpu_memory_bytes": 123456789,
     "device_faults": 2,
     "last_reload": {"successful": False, "error": "no such file"},
+    "governor": {
+        "rung": 3,
+        "of": 11,
+        "scale": 0.8,
+        "n_splats": 200000,
+        "sh_degree": 2,
+        "fps_cap": 15.0,
+        "steps": {"down": 4, "up": 1},
+        "reason": "6.8 W",
+        "limits": {
+            "power": {"bound": 6.5, "value": 6.82, "state": "present", "held": False},
+            "fps": {"bound": 15.0, "value": None, "state": "missing", "held": None},
+        },
+    },
     "outputs": [
         {
             "uri": "display://0",
@@ -58,7 +72,7 @@ SNAPSHOT: Dict[str, Any] = {
         "ina3221": {"state": "unreadable", "cause": "permission denied"},
         "rapl": {"state": "absent"},
     },
-    "totals": {"energy_j": {"POM_5V_IN": 25406.118}, "throttle_events": {"cooling:gpu-balanced": 2}},
+    "totals": {"energy_j": {"POM_5V_IN": 25406.118}, "throttle_events": {"cooling:gpu-balanced": 2, "gpu_clock": 0}},
     "log": {"state": "failing", "dropped_records": 7},
 }
 

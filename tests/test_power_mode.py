@@ -282,6 +282,13 @@ def test_words_that_it_does_not_know_change_nothing(jetson, helper):
     assert "nvpmodel -m" not in jetson.get("log")
 
 
+def test_where_no_mode_was_changed_nobody_is_told_to_restore_one(jetson, helper, caplog):
+    (jetson.root / "bin" / "nvpmodel").unlink()
+    with pytest.raises(DeviceError, match=r"^power modes: there is no nvpmodel here: power modes are a Jetson's"):
+        PowerModes(helper, pin=False)
+    assert caplog.records == []
+
+
 def test_through_sudo_unless_this_is_root_and_only_where_it_is_there(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     command = helper_command()

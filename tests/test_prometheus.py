@@ -28,6 +28,7 @@ import yaml
 from edgegs.scene import write_ply
 from edgegs.telemetry import textfile
 from edgegs.telemetry.textfile import Textfile
+from edgegs.telemetry.wake import Wakeup
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURE = ROOT / "tests" / "data" / "sysfs" / "nano"
@@ -162,11 +163,14 @@ def test_prometheus_scrapes_a_daemon_found_through_a_file(daemon: int, tmp_path:
     command += [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
     with child(command, tmp_path / "log") as process:
 
+        def ask(expression: str) -> List[Dict[str, Any]]:
+            asked = urllib.parse.urlencode({"query": expression})
+            return json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?{asked}"))["data"]["result"]
+
         def query(expression: str) -> List[Dict[str, Any]]:
             assert process.poll() is None, (tmp_path / "log").read_text()
             try:
-                asked = urllib.parse.urlencode({"query": expression})
-                return json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?{asked}"))["data"]["result"]
+                return ask(expression)
             except OSError:
                 return []  # it still starts
 
@@ -182,8 +186,19 @@ def test_prometheus_scrapes_a_daemon_found_through_a_file(daemon: int, tmp_path:
             "rate(edgegs_energy_joules_total[5s]) / on (instance) group_left () rate(edgegs_frames_rendered_total[5s])"
         ))  # fmt: skip
         assert {one["metric"]["rail"] for one in joules} >= {"POM_5V_IN"}
+        # a series that began with its first event would show no growth
+        quiet = query('increase(edgegs_throttle_events_total{cause="gpu_clock"}[5s])')
+        assert [float(one["value"][1]) for one in quiet] == [0.0]
         assert query("up") != []
         assert all(one["value"][1] == "1" for one in query("up"))
+        # labels that do not match are found only when a query is run
+        shown = set()
+        for panel in json.loads((ROOT / "jetson" / "grafana" / "edgegs.json").read_text(encoding="utf-8"))["panels"]:
+            for target in panel.get("targets", ()):
+                if ask(target["expr"].replace("$__rate_interval", "5s").replace("$instance", "lobby")):
+                    shown.add(panel["title"])
+        assert shown >= {"Power of all", "Frame time", "Where a frame's time goes", "Energy a frame", "Throttling"}
+        assert not shown & {"Step of quality", "What is wrong now"}
 
 
 def _fixture_watts() -> float:
@@ -244,7 +259,7 @@ def test_the_file_beside_it_is_not_read_by_the_collector(tmp_path: Path, monkeyp
     """node_exporter reads *.prom; what is being written must not be called that."""
     used: List[str] = []
 
-    def keep(path: str, content: bytes, temporary: str) -> None:
+    def keep(path: str, content: bytes, temporary: str, mode: int) -> None:
         used.append(temporary)
 
     monkeypatch.setattr(textfile, "replace", keep)
@@ -252,6 +267,47 @@ def test_the_file_beside_it_is_not_read_by_the_collector(tmp_path: Path, monkeyp
     (name,) = used
     assert os.path.dirname(name) == str(tmp_path)
     assert not re.fullmatch(r".*\.prom", name)
+
+
+def test_a_disk_that_answers_after_the_end_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textfile, "_STOP_S", 0.01)
+    begun, answers = threading.Event(), threading.Event()
+
+    def render() -> bytes:
+        begun.set()
+        assert answers.wait(WAIT)
+        return b"x 1\n"
+
+    one = Textfile(str(tmp_path / "edgegs.prom"), render)
+    one.start()
+    assert begun.wait(WAIT)
+    one.stop()
+    answers.set()
+    one._thread.join(WAIT)
+    assert os.listdir(str(tmp_path)) == []
+
+
+def test_a_textfile_is_for_the_collectors_user_too(tmp_path: Path) -> None:
+    """node_exporter is another user; a service with UMask=0077 must not lock it out."""
+    path = tmp_path / "edgegs.prom"
+    before = os.umask(0o077)
+    try:
+        assert Textfile(str(path), lambda: b"x 1\n").write()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_stepped_clock_cannot_stretch_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own waits are deadlines of the wall clock before 3.11; see ``Wakeup``."""
+    naps: List[float] = []
+    real = Wakeup.wait
+    monkeypatch.setattr(Wakeup, "wait", lambda self, seconds: (naps.append(seconds), real(self, seconds))[1])
+    one = Textfile(str(tmp_path / "edgegs.prom"), lambda: b"x 1\n", interval_s=0.1)
+    one.start()
+    until(lambda: len(naps) >= 2)
+    one.stop()
+    assert set(naps) == {0.1}
 
 
 def test_a_textfile_that_fails_is_tried_again_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

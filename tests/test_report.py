@@ -480,13 +480,80 @@ def test_throttling_is_shaded_and_events_are_numbered(steady: LogMaker, tmp_path
     steady.window(131, throttle=["gpu_clock"])
     steady.add("event", 131, kind="throttle_on", cause="gpu_clock")
     steady.add("event", 131, kind="reload", ok=False)
+    told = {"splats": 25000, "scale": 0.8999999761581421, "hz": 921600000.0, "cause": None, "to": [1, 2]}
+    steady.add("event", 131, kind="governor", **told)
     out = tmp_path / "out.html"
     assert run(steady.path, "-o", out) == 0
     page = Page(out.read_text(encoding="utf-8"))
-    assert page.row("2")[2:] == ["reload", "ok=False"]
+    assert page.row("2")[2:] == ["reload", "ok no"]
+    assert page.row("3")[2:] == ["governor", "splats 25000, scale 0.9, hz 921,600,000, to [1, 2]"]
     assert len(re.findall(r"fill: var\(--hot\)", page.text)) >= 10
-    assert report_plots.marks(report.read(str(steady.path)).runs[0]) == [(2, 131.0)]
+    assert report_plots.marks(report.read(str(steady.path)).runs[0]) == [(2, 131.0), (3, 131.0)]
     assert "not valid for comparison" in page.text
+
+
+def governed(log: LogMaker) -> None:
+    """A run of 40 s: from step 2 to 6 of 14 after 10 s, to 5 after 30 s; watts are not measured."""
+    for second in range(1, 41):
+        if second == 5:
+            log.add("event", second, kind="governor", action="limit_off", rung=2, of=14, limit="power", bound=6.0)
+        if second == 11:
+            log.add("event", second - 0.9, kind="governor", action="down", rung=6, of=14, before=2, axis="scale+splats",
+                    scale=0.7, n_splats=17500, sh_degree=3, fps_cap=None, limit="temp", value=61.328125, bound=60.0,
+                    reason="61.3 C, at most 60 C")  # fmt: skip
+        if second == 20:
+            log.add("event", second, kind="governor", action="unheld", rung=6, of=14, limit="temp", bound=60.0)
+        if second == 31:
+            log.add("event", second - 0.9, kind="governor", action="up", rung=5, of=14, before=6)
+        log.window(second)
+
+
+def test_the_governors_steps_are_summed_up_over_time(log: LogMaker, capsys: pytest.CaptureFixture) -> None:
+    governed(log)
+    assert report.summary(report.read(str(log.path)).runs[0])["governor"] == {
+        "steps": {"down": 1, "up": 1},
+        "rung": 5,
+        "mean_rung": (10 * 2 + 20 * 6 + 10 * 5) / 40,
+        "worst_rung": 6,
+        "last_rung": 14,
+        "unheld": ["temp"],
+        "unmeasured": ["power"],
+    }
+    assert run(log.path) == 0
+    text = "steps: 1 down, 1 up; at worst 6 of 14, on average 4.8; could not hold temp; not measured: power"
+    assert f"  governor     {text}\n" in capsys.readouterr().out
+
+
+def test_the_governors_chart_is_there_where_the_log_has_its_records(
+    log: LogMaker, steady: LogMaker, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.html"
+    assert run(steady.path, "-o", out) == 0
+    assert "Governor" not in Page(out.read_text(encoding="utf-8")).text
+    log = LogMaker(tmp_path / "governed.jsonl")
+    governed(log)
+    assert run(log.path, "-o", out) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    assert page.tags.count("svg") == 6 * len(report_plots.SIZES)
+    assert "<span>Governor, steps of quality given up, of 14</span>" in page.text
+    assert "Governor, mean step" in page.text
+    assert "could not hold at some time: temp." in page.text
+    assert "had no reading of: power." in page.text
+    down = page.row("2")[3]
+    assert "61.33" in down
+    assert "61.328125" not in page.text
+    assert "None" not in page.text
+    (one,) = report.read(str(log.path)).runs
+    assert [number for number, _ in report_plots.marks(one)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rung", [None, -1, 15, "3", 1e308, True])
+def test_a_governor_record_that_cannot_be_is_left_out(log: LogMaker, rung: Any) -> None:
+    log.window(1)
+    log.add("event", 1, kind="governor", action="down", rung=rung, of=14, before=-3, limit="x" * 500)
+    log.window(2)
+    got = report.summary(report.read(str(log.path)).runs[0])
+    assert (got["governor"], got["events"]) == (None, 1)
 
 
 def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(

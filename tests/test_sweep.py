@@ -147,6 +147,7 @@ WRONG = [
     ({"resolutions": "[640x8]"}, "each side must be from 16 to 8192 pixels"),
     ({"out": None}, "out: required key is missing"),
     ({"measure_s": 0.1}, "measure_s: every run would be invalid: rules.min_measure_s is 0.2"),
+    ({"measure_s": 9000}, "measure_s: makes 450,020 readings in a run, and 200,000 are kept: all would be invalid"),
     ({"idle_s": 0.02}, "idle_s: gives 1 readings, and rules.min_idle_samples asks for 2"),
     ({"warmup_s": 9}, "warmup_max_s: must be at least warmup_s, 9"),
     ({"repeats": 1.5}, "repeats: must be a whole number"),
@@ -191,6 +192,11 @@ def test_the_plan_is_interleaved_and_follows_from_the_seed(tmp_path):
     assert other.plan() != plan
     assert other.sha256() != campaign.sha256()
     assert load_campaign(write(tmp_path, **many, repeats=3, out="elsewhere")).sha256() == campaign.sha256()
+
+
+def test_a_configuration_that_is_asked_for_twice_is_measured_once(tmp_path):
+    path = write(tmp_path, scenes="[{path: dial, splats: [60, 90]}, {path: dial, splats: [60]}]", repeats=1)
+    assert sorted(one.run_id.split("-")[1] for one in load_campaign(path).plan()) == ["60", "90"]
 
 
 # ---- a Nano, end to end ------------------------------------------------------------------------------------
@@ -484,6 +490,68 @@ def test_zeros_at_the_end_are_cut_off_and_damage_in_the_middle_is_told(measured,
         main(measured)
 
 
+def test_a_campaign_that_was_cut_off_behind_its_last_run_is_complete(measured, tmp_path):
+    results = tmp_path / "out/results.jsonl"
+    lines = results.read_bytes().splitlines(keepends=True)
+    assert b'"type":"end"' in lines[-1]
+    results.write_bytes(b"".join(lines[:-1]))
+    assert main(measured) == 0
+    end = lines_of(tmp_path / "out")[-1]
+    assert (end["type"], end["reason"], end["done"], end["of"], end["session"]) == ("end", "complete", 1, 1, 1)
+    assert len(lines_of(tmp_path / "out")) == len(lines)
+
+
+def test_readings_are_in_the_file_and_not_in_memory(measured, tmp_path):
+    """A campaign of thousands of runs would fill a small board's."""
+    campaign = load_campaign(measured)
+    assert all(run["series"]["t_s"] for run in of(tmp_path / "out", "run"))
+    with contextlib.closing(Results(campaign.out, campaign.sha256(), {"settings": campaign.settings()})) as results:
+        assert results.append("run", {"run_id": "x", "series": {"t_s": [1]}})["run_id"] == "x"
+        assert not any("series" in record for record in results.records)
+    assert of(tmp_path / "out", "run")[-1]["series"] == {"t_s": [1]}
+
+
+def test_what_is_left_counts_loading_and_the_baselines_to_come(tmp_path, kernels, board, monkeypatch):
+    path = write(tmp_path, power_modes="[0, 1]", idle_every_s=1000, warmup_max_s=0.05)
+    whole_load = sweep_module.Sweep._load
+    told = []
+
+    def slow(self, *arguments):
+        time.sleep(0.1)
+        return whole_load(self, *arguments)
+
+    class Modes:
+        def set(self, mode):
+            pass
+
+    monkeypatch.setattr(sweep_module.Sweep, "_load", slow)
+    assert run_sweep(path, Hooks(began=lambda *said: told.append(said[3])), modes=Modes()) == "complete"
+    assert len(told) == 4
+    assert told[0] == pytest.approx(4 * 0.35 + 2 * 0.2)
+    assert told[1] > 3 * (0.1 + 0.35) + 0.2, "the other mode has no baseline yet"
+
+
+def test_power_may_go_at_any_byte(tmp_path):
+    """What is whole is kept, whether the rest is missing or zeros; the next line begins a line."""
+    where, header = tmp_path / "out", {"settings": {"repeats": 1}}
+    with contextlib.closing(Results(str(where), "0" * 64, header)) as results:
+        for number in range(3):
+            results.append("run", {"run_id": f"r{number}", "valid": True, "series": {"t_s": [0.5] * 9}})
+    path = where / "results.jsonl"
+    good = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(good) if byte == 10]
+    for cut in sorted({*range(0, len(good), 29), *ends, *(end - 1 for end in ends)}):
+        for tail in (b"", b"\0" * 50):
+            path.write_bytes(good[:cut] + tail)
+            with contextlib.closing(Results(str(where), "0" * 64, header)) as results:
+                whole = sum(end <= cut for end in ends)
+                assert results.done() == {f"r{number}" for number in range(whole - 1)}
+                results.append("run", {"run_id": "next", "valid": True})
+            assert path.read_bytes().startswith(good[: max([end for end in ends if end <= cut], default=0)])
+            kinds = [one["type"] for one in lines_of(where)]
+            assert kinds == ["campaign"] + ["run"] * max(1, whole)
+
+
 def test_only_one_writes(measured, tmp_path):
     campaign = load_campaign(measured)
     header = {"settings": campaign.settings()}
@@ -515,10 +583,12 @@ def test_the_folder_above_out_is_not_made(kernels, board, tmp_path):
         main(write(tmp_path, out="file"))
 
 
-def test_an_invalid_run_is_kept_and_made_again_only_when_asked_for(kernels, board, tmp_path, capsys):
+def test_an_invalid_run_is_kept_and_made_again_only_when_asked_for(kernels, board, tmp_path, capsys, caplog):
     put(board / THERMAL / "cooling_device1/cur_state", 1)
     path, out = write(tmp_path, idle_s=0), tmp_path / "out"
     assert main(path) == 1, "nothing that could be published"
+    assert "--retry-invalid makes these once more" in capsys.readouterr().out
+    assert "with --retry-invalid" in caplog.text
     assert main(path, "--json") == 1
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["done"], summary["invalid"], summary["causes"]["throttled"]) == (2, 2, 2)
@@ -555,10 +625,37 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
     assert main(path, "--dry-run") == 0
     printed = capsys.readouterr().out
     assert "   1  dial-60-48x32-baseline-0fps-mode" in printed
-    assert "4 runs, at least 1 min" in printed
+    assert "4 runs; at least 1.8 s; results: " in printed
     assert main(path, "--dry-run", "--json") == 0
     assert [one["order"] for one in json.loads(capsys.readouterr().out)["runs"]] == [1, 2, 3, 4]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_tells_what_is_left(kernels, board, tmp_path, capsys):
+    path, out = write(tmp_path, idle_s=0, variants="[baseline, auto]"), tmp_path / "out"
+    count = []
+    hooks = Hooks(began=lambda *_: count.append(1), stopped=lambda: "SIGTERM" if len(count) > 1 else None)
+    assert run_sweep(path, hooks) == "SIGTERM"
+    before = (out / "results.jsonl").read_bytes()
+    plan = load_campaign(path).plan()
+    assert main(path, "--dry-run") == 0
+    printed = capsys.readouterr().out
+    assert plan[0].run_id not in printed
+    assert f"   2  {plan[1].run_id}\n" in printed
+    assert "3 runs of 4, the others are there; at least " in printed
+    assert main(path, "--dry-run", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (len(told["runs"]), told["done"], told["of"]) == (3, 1, 4)
+    (out / "results.jsonl").write_bytes(before.replace(b'"valid":true', b'"valid":false'))
+    assert main(path, "--dry-run", "--retry-invalid") == 0
+    assert "4 runs; " in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="holds results of a campaign that differs in repeats"):
+        main(write(tmp_path, idle_s=0, repeats=9), "--dry-run")
+    (out / "results.jsonl").write_bytes(b"my notes\n")
+    with pytest.raises(ConfigError, match="is not of `edgegs sweep`"):
+        main(path, "--dry-run")
+    assert (out / "results.jsonl").read_bytes() == b"my notes\n"
+    assert [one.name for one in out.iterdir()] == ["results.jsonl"]
 
 
 def test_what_is_refused_before_anything_is_measured(tmp_path):
@@ -572,10 +669,6 @@ def test_what_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(ConfigError, match="variants: no variant 'basline'; did you mean 'baseline'"):
         main(write(tmp_path, variants="[basline]"))
     assert not (tmp_path / "out").exists()
-
-
-def test_durations_as_people_say_them():
-    assert [cli.duration(s) for s in (1, 89, 3000, 7500)] == ["1 min", "1 min", "50 min", "2 h 05 min"]
 
 
 @pytest.mark.parametrize("content", [b"my notes\nof the day\n", b'{"a": 1}\n{"b": 2}\n', b"a,b\n1,2", b"no line end"])

@@ -31,7 +31,7 @@ from edgegs.telemetry.energy import (
     rail_energy,
     record_fields,
 )
-from edgegs.telemetry.readings import Power
+from edgegs.telemetry.readings import Power, Sample
 from edgegs.telemetry.window import MAX_FRAMES, StageWindow
 
 SECOND = 10**9
@@ -237,7 +237,7 @@ def test_a_rail_that_fell_silent_says_so() -> None:
     assert meter.measure(ns(0.0), ns(5.0))["gpu"].joules == pytest.approx(50.0)
     got = meter.measure(ns(5.0), ns(9.0))
     assert (got["gpu"].joules, got["gpu"].invalid) == (None, "no readings")
-    assert meter.window(ns(9.0), ns(12.0)) == {}
+    assert meter.measure(ns(9.0), ns(12.0))["gpu"].joules is None
 
 
 def test_a_counters_own_power_is_not_held_against_it() -> None:
@@ -249,6 +249,24 @@ def test_a_counters_own_power_is_not_held_against_it() -> None:
     for second in (6, 12, 13):
         meter.add("package-0", ns(second), Power(20.0, "rapl_counter", None))
     assert meter.measure(ns(5.0), ns(13.0))["package-0"].joules is None
+
+
+def test_a_counter_that_was_set_to_zero_counts_from_there_on() -> None:
+    """Its collector tells no joules of the period with the reset; those of the next one are of that one alone."""
+    meter = EnergyMeter(GAP_S)
+    for second in (0, 1, 2, 4, 5):  # it was set to zero between 2 and 3
+        meter.add("package-0", ns(second), Power(20.0, "rapl_counter", 20.0))
+    got = meter.measure(ns(3.0), ns(5.0))["package-0"]
+    assert (got.joules, got.watts) == (pytest.approx(40.0), pytest.approx(20.0))
+
+
+def test_a_value_that_was_sent_holds_until_the_samples_time_and_counts_once() -> None:
+    meter = EnergyMeter(GAP_S)
+    for tick, sent, watts in ((1.0, 0.9, 4.0), (2.0, 0.9, 4.0), (3.0, 2.1, 6.0)):
+        sample = Sample(ns(tick), power_w={"VDD_IN": Power(watts, "jtop")}, power_t_ns={"VDD_IN": ns(sent)})
+        meter.take(sample)
+    got = meter.measure(ns(1.0), ns(3.0))["VDD_IN"]
+    assert got.joules == pytest.approx(4.0 * 1.0 + 5.0 * 0.1 + 6.0 * 0.9)
 
 
 def test_what_a_record_says_of_energies() -> None:
@@ -270,7 +288,7 @@ def test_a_meter_that_runs_for_long_keeps_nothing() -> None:
     meter = EnergyMeter(GAP_S)
     for second in range(2000):
         meter.add("gpu", ns(second), Power(10.0, "nvml_instant", 10.0))
-        meter.window(ns(second - 1), ns(second))
+        meter.measure(ns(second - 1), ns(second))
     rail = meter._rails["gpu"]
     assert len(rail.integral) + len(rail.counter) <= 2
 

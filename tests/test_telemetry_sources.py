@@ -567,9 +567,13 @@ def test_a_desktops_processor_slowed_by_heat_is_counted_once_a_package(tmp_path:
 def test_held_down_wants_two_readings_and_all_three_figures() -> None:
     judge = HeldDown()
     slow = Readings("x", clk_hz={"gpu": 600.0}, clk_limits_hz={"gpu": (0.0, 900.0)}, load={"gpu": 1.0})
-    assert [judge.judge(slow), judge.judge(slow)] == [[], ["gpu_clock"]]
-    assert judge.judge(Readings("x", clk_hz={"gpu": 600.0}, load={"gpu": 1.0})) is None
-    assert judge.judge(slow) == []
+    without = Readings("x", clk_hz={"gpu": 600.0}, load={"gpu": 1.0})
+    told: List[Any] = []
+    for one in (slow, slow, without, slow):
+        judge.judge(one)
+        told.append(one.throttle)
+    assert told == [[], ["gpu_clock"], None, []]
+    assert (slow.throttle_known, without.throttle_known) == (["gpu_clock"], [])
 
 
 def test_throttling_is_counted_and_timed_from_the_start(telemetry, board) -> None:
@@ -585,7 +589,10 @@ def test_throttling_is_counted_and_timed_from_the_start(telemetry, board) -> Non
     spent = run.snapshot()["totals"]["throttle_s"][cause]
     time.sleep(0.15)
     totals = run.snapshot()["totals"]
-    assert (totals["throttle_events"], totals["throttle_s"]) == ({cause: 1}, {cause: spent})
+    # what was looked for and not seen counts from 0: Prometheus sees no growth in a series that begins with 1
+    others = ("gpu_clock", "cooling:cpu-balanced", "cooling:emergency-balanced")
+    assert totals["throttle_events"] == {cause: 1, **dict.fromkeys(others, 0)}
+    assert totals["throttle_s"] == {cause: spent}
     run.stop()
     kinds = [one["kind"] for one in read_log(run.log_path) if one["type"] == "event"]
     assert kinds == ["throttle_on", "throttle_off"]

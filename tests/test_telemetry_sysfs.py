@@ -17,7 +17,7 @@ from edgegs.telemetry import reader as reader_module
 from edgegs.telemetry.board import identify
 from edgegs.telemetry.clocks import Clocks
 from edgegs.telemetry.facade import make_collectors
-from edgegs.telemetry.power import Ina3221, Rapl
+from edgegs.telemetry.power import Ina3221, Rapl, put_rail
 from edgegs.telemetry.reader import SensorReader
 from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Readings
 from edgegs.telemetry.sampler import Sampler
@@ -335,6 +335,30 @@ def test_rapl_is_the_growth_of_the_counter(tmp_path: Path, reader: SensorReader)
     counter.write_text("50000\n")  # wrapped at 1 J
     third = collector.collect().power_w["package-0"]
     assert (third.energy_j, third.watts) == (pytest.approx(0.7), pytest.approx(1.4))
+
+
+def test_a_rapl_counter_that_has_not_moved_yet_loses_no_time(tmp_path: Path, reader: SensorReader) -> None:
+    counter = powercap(tmp_path, 100000)
+    collector = Rapl(str(tmp_path), reader, iter([10.0, 10.5, 11.0]).__next__)
+    collector.collect()
+    assert collector.collect().power_w == {}
+    counter.write_text("350000\n")
+    got = collector.collect().power_w["package-0"]
+    assert (got.energy_j, got.watts) == (pytest.approx(0.25), pytest.approx(0.25))
+
+
+def test_thors_input_rail_is_its_total() -> None:
+    got = Readings("x")
+    for name, watts in (("VDD_IN", 7.0), ("VIN", 9.0), ("VDD_GPU", 3.0)):
+        put_rail(got, name, watts, "ina3221_hwmon")
+    assert (got.total_rail, len(got.power_w)) == ("VIN", 3)
+
+
+def test_a_load_without_limits_is_still_a_load(board, refuse, reader: SensorReader) -> None:
+    root = board("nano")
+    refuse("min_freq", errno.EACCES)
+    got = Clocks(str(root), reader).collect()
+    assert ("gpu" in got.clk_limits_hz, got.load) == (False, {"gpu": 0.987})
 
 
 def test_rapl_for_root_only(tmp_path: Path, refuse, reader: SensorReader) -> None:

@@ -155,6 +155,16 @@ def test_a_mode_that_is_not_the_one_asked_for():
     assert codes(judge(evidence(power_mode=1, modes=("10", "10")), RULES)) == ["power_mode_changed"]
 
 
+def test_a_start_that_nobody_could_judge_is_not_settled():
+    """Temperatures are read, but so seldom that their slope before the start is not known."""
+    (reason,) = judge(evidence(slope_c_per_min=None), RULES)
+    assert reason.code == "not_settled"
+    assert "fewer than 4 times" in reason.text
+    blind = evidence([sample(second, temp_c={}) for second in range(N)], slope_c_per_min=None)
+    assert judge(blind, RULES) == []
+    assert codes(notes(blind)) == ["temperature_unknown"]
+
+
 def test_several_faults_are_all_told():
     one = evidence(frames=1, other_load=0.9, slope_c_per_min=9.0)
     assert codes(judge(one, RULES)) == ["not_settled", "too_few_frames", "other_load"]
@@ -250,9 +260,10 @@ def test_baselines_are_due_before_the_first_run_of_a_mode_and_when_they_are_old(
     assert baselines.is_due(1)
     now[0] = 3600.0
     assert baselines.is_due(None)
-    assert baselines.of(None) is None
+    assert baselines.of(None)["idle_id"] == "idle-1", "asking changes nothing"
     for left in (True, True, False):  # an invalid one is tried again, but not for ever
         baselines.take(None, {"valid": False})
+        assert baselines.of(None) is None
         assert baselines.is_due(None) is left
     now[0] = 7200.0
     assert baselines.is_due(None)

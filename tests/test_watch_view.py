@@ -61,6 +61,35 @@ def test_a_line_tells_what_matters() -> None:
     )
 
 
+GOVERNED: Dict[str, Any] = dict(
+    STATUS,
+    governor={
+        "rung": 3, "of": 14, "scale": 0.85, "n_splats": 175000, "sh_degree": 2, "fps_cap": None, "reason": "x",
+        "steps": {"down": 1, "up": 0},
+        "limits": {
+            "temp": {"bound": 80.0, "value": None, "state": "absent", "held": None},
+            "power": {"bound": 6.0, "value": 6.8216, "state": "present", "held": False},
+            "fps": {"bound": 25.0, "value": 29.84, "state": "present", "held": True},
+        },
+    },
+)  # fmt: skip
+
+
+def test_a_line_tells_what_the_governor_does() -> None:
+    assert (
+        "governor: step 3 of 14, 85 % of the size, 175,000 splats, SH degree 2, temp at most 80 °C, not measured, "
+        "power at most 6 W, now 6.8, NOT HELD, fps at least 25 FPS, now 29.8, 1 of 2 outputs up"
+    ) in line(GOVERNED)
+    assert "governor: nothing given up," in line(dict(GOVERNED, governor=dict(GOVERNED["governor"], rung=0)))
+    assert "governor" not in line(STATUS)
+
+
+def test_a_page_tells_what_the_governor_does() -> None:
+    text = rendered(page(GOVERNED, History()))
+    for part in ("step 3 of 14, 85 % of the size", "at most 80 °C, not measured", "now 6.8, NOT HELD", "now 29.8\n"):
+        assert part in re.sub(" +\n", "\n", text), part
+
+
 def test_a_page_tells_all() -> None:
     history = History()
     history.add(STATUS, 100.0)
@@ -84,6 +113,8 @@ def test_a_page_tells_all() -> None:
         {},
         {"fps": None, "stages": [], "outputs": 7, "power_w": {"a": None}, "temp_c": "x", "throttle": 3, "state": 1},
         {"stages": {"sort": 5, "x\x1b[2J": {"p50": 1.0}}, "outputs": [None, {}], "governor": {"step": 2, "x": []}},
+        {"governor": {"rung": 1, "of": 2, "scale": None, "limits": {"\x1b[2J": {"bound": 1, "state": 3}, "x": None}}},
+        {"governor": {"rung": 1, "of": "\x1b", "limits": {"fps": {"bound": 5, "state": "present", "held": "\x1b"}}}},
         {"state": "loading \x1b[31m", "temp_c": {"\x1b]0;x": 1e300}, "power_w": {"n": float("nan")}},
     ],
 )

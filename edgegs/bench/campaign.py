@@ -29,6 +29,8 @@ from edgegs.telemetry.readings import unique
 MADE = ("dial", "room")
 MAX_BYTES = 1 << 20
 MAX_RUNS = 10_000
+#: Readings of the sensors that are kept of a run: a day of them at the fastest rate would fill a small board's memory.
+MAX_READINGS = 200_000
 _SIZE = re.compile(r"([0-9]{1,4})[xX]([0-9]{1,4})", re.ASCII)
 
 
@@ -156,22 +158,27 @@ class Campaign(Section):
                 rule = "min_samples" if key == "measure_s" else "min_idle_samples"
                 text = f"gives {int(n)} readings, and rules.{rule} asks for {least}: all would be invalid"
                 raise problem(text, "measure longer, or lower telemetry.interval_s", key)
+        n = (self.warmup_max_s + self.measure_s) / self.telemetry.interval_s
+        if n > MAX_READINGS:
+            text = f"makes {n:,.0f} readings in a run, and {MAX_READINGS:,} are kept: all would be invalid"
+            raise problem(text, "measure shorter, or raise telemetry.interval_s", "measure_s")
         n_runs = len(self.configurations()) * max(1, len(self.power_modes)) * self.repeats
         if n_runs > MAX_RUNS:
             raise problem(f"that makes {n_runs:,} runs, more than {MAX_RUNS:,}", "leave something out", "repeats")
         return self
 
     def configurations(self) -> List[Configuration]:
-        """Every combination but the power mode, in the file's order."""
+        """Every combination but the power mode, in the file's order; one that is asked for twice stands once."""
         sizes = [tuple(int(side) for side in one.split("x")) for one in self.resolutions]
-        return [
+        found = (
             Configuration(scene.path, splats, width, height, variant, fps_cap)
             for scene in self.scenes
             for splats in (scene.splats or self.splats)
             for width, height in sizes
             for variant in self.variants
             for fps_cap in self.fps_caps
-        ]
+        )
+        return list(dict.fromkeys(found))
 
     def plan(self) -> List[Planned]:
         """All runs in their order: in each repeat every configuration once.
@@ -209,6 +216,16 @@ class Campaign(Section):
         """Hex digest of ``settings``."""
         text = json.dumps(self.settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    @property
+    def run_s(self) -> float:
+        """Seconds that a run takes at least."""
+        return self.settle_s + self.warmup_s + self.measure_s
+
+    def lasts_s(self, runs_s: float, n_baselines: int) -> float:
+        """Seconds of runs with their idle baselines: so many at first, and new ones when these are old."""
+        idle_s = self.settle_s + self.idle_s if self.idle_s else 0.0
+        return runs_s + idle_s * (n_baselines + runs_s // self.idle_every_s)
 
     @property
     def needs_helper(self) -> bool:

@@ -143,12 +143,16 @@ def is_sweep(path: str) -> bool:
 
 
 def load(paths: List[str]) -> List[Campaign]:
-    """Read the files; boards of the same name get their folder's name behind it.
+    """Read the files, each once; boards of the same name get their folder's name behind it.
 
     Raises:
         InputError, AccessError: a file cannot be opened. SceneError (65): one holds no measured run.
     """
-    campaigns = [read(path) for path in paths]
+    files: Dict[str, str] = {}
+    for path in paths:  # a folder and its file, say: the same runs twice would make intervals too narrow
+        file = os.path.join(path, RESULTS) if os.path.isdir(path) else path
+        files.setdefault(os.path.realpath(file), file)
+    campaigns = [read(file) for file in files.values()]
     for one in campaigns:
         facts = next(iter(one.sessions.values()), {})
         one.board = str(facts.get("board") or facts.get("device") or facts.get("machine") or "unknown board")
@@ -166,9 +170,7 @@ def load(paths: List[str]) -> List[Campaign]:
 
 
 def read(path: str) -> Campaign:
-    """One file, or the folder of a campaign; see ``load``."""
-    if os.path.isdir(path):
-        path = os.path.join(path, RESULTS)
+    """One file; see ``load``."""
     found = Campaign(path)
     with open_regular(path, path) as raw, _unpacked(raw, path) as file:
         for record in _records(file, found):

@@ -16,11 +16,14 @@ from edgegs.bench import report_plots
 from edgegs.bench.field_data import PARAMS, Campaign, Measured
 from edgegs.bench.field_plan import svgs
 from edgegs.bench.field_report import (
+    COMPARISONS,
     METHOD,
     NO_CHARTS,
     Field,
     facts,
     invalid,
+    joule_digits,
+    loosened,
     names,
     plus_minus,
     power_missing,
@@ -110,9 +113,12 @@ def _notes(field: Field) -> str:
     boxes = []
     n_invalid = sum(len(group.invalid) for group in field.groups)
     if n_invalid:
-        runs = "1 run is" if n_invalid == 1 else f"{n_invalid} runs are"
-        text = f"{runs} invalid and in no mean; each stands below with its reason"
+        which = "1 run is" if n_invalid == 1 else f"{n_invalid} runs are"
+        text = f"{which} invalid and in no mean; each stands below with its reason"
         boxes.append(box("bad", [f"<strong>{text}.</strong>"]))
+    for campaign in field.campaigns:
+        if loosened(campaign):
+            boxes.append(box("bad", [f"<strong>{escape(campaign.board)}: {escape(loosened(campaign))}.</strong>"]))
     notes = []
     if power_missing(field):
         notes.append("No watts: " + power_missing(field))
@@ -122,12 +128,11 @@ def _notes(field: Field) -> str:
     few = [group for group in field.groups if 0 < len(group.runs) < 5]
     if few:
         notes.append(f"{len(few)} of {len(field.groups)} configurations have fewer than five valid repeats.")
-    noted = {(one.code, one.text) for campaign in field.campaigns for run in campaign.runs for one in run.notes}
-    codes = sorted({code for code, _ in noted})
-    for code in codes:
-        text = next(text for known, text in sorted(noted) if known == code)
-        n = sum(any(one.code == code for one in run.notes) for campaign in field.campaigns for run in campaign.runs)
-        notes.append(f"{n} runs: {text or code}.")
+    runs = [run for campaign in field.campaigns for run in campaign.runs]
+    for code in sorted({one.code for run in runs for one in run.notes}):
+        texts = [one.text for run in runs for one in run.notes if one.code == code]
+        such = "" if len(set(texts)) == 1 else "such as: "
+        notes.append(f"{len(texts)} of {len(runs)} runs: {such}{texts[0] or code}.")
     notes += problems(field)
     if notes:
         boxes.append(box("warn", [escape(note) for note in notes]))
@@ -162,7 +167,7 @@ def _configurations(field: Field) -> str:
     for group in field.groups:
         n = len(group.runs) + len(group.invalid)
         joules = group.of("j_per_frame")
-        digits = 4 if joules is None or joules.mean < 1 else 2
+        digits = joule_digits(group)
         p95, hottest = group.of("frame_p95_ms"), group.of("hottest_c")
         rows.append(
             [
@@ -185,14 +190,16 @@ def _comparisons(field: Field) -> str:
     for one in field.comparisons:
         if one.ratio is None:
             continue
-        what, common = names(one.a, one.b)
+        what, common = names(field, one.a, one.b)
         figure = {"fps": "FPS", "mean_w": "watts", "j_per_frame": "J/frame"}[one.figure]
         verdict = f"<b>{escape(one.verdict)}</b>" if one.decided else escape(one.verdict)
-        runs = f"{len(one.b.runs)} / {len(one.a.runs)}"
-        rows.append([escape(what), escape(common), figure, escape(ratio(one)), runs, verdict])
+        runs = f"{len(one.b.runs)}\u00a0/\u00a0{len(one.a.runs)}"
+        change = escape(ratio(one)).replace(" %", "\u00a0%")
+        rows.append([escape(what), escape(common), figure, change, runs, verdict])
     if not rows:
         return ""
-    note = "A verdict stands only where the 95 % interval of the ratio leaves 1 out and both have three valid runs."
+    when = "A verdict stands only where the 95 % interval of the ratio leaves 1 out and both have three valid runs."
+    note = f"{COMPARISONS} {when}"
     table = table_of(
         "Comparisons", ["What", "with", "figure", "change (95 %)", "runs", "verdict"], rows, note, "words compare"
     )

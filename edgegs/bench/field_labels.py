@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict, List, Sequence, Tuple
 
 from edgegs.bench.field_stats import Group
@@ -29,7 +28,7 @@ def word(group: Group, dimension: str) -> str:
     if dimension == "board":
         return group.campaign.board
     if dimension == "scene":
-        return os.path.basename(str(group["scene"] or "?"))
+        return group.scene_name
     if dimension == "size":
         return "{}×{}".format(group["width"], group["height"])
     if dimension == "variant":
@@ -39,7 +38,9 @@ def word(group: Group, dimension: str) -> str:
         return f"cap {cap:g} FPS" if isinstance(cap, (int, float)) and cap else "no cap"
     mode = group["power_mode"]
     said = next((run.board_power_mode for run in group.runs + group.invalid if run.board_power_mode), "")
-    return f"mode {said or mode}" if mode is not None or said else "mode as it was"
+    if mode is None:
+        return f"mode {said}" if said else "mode as it was"
+    return f"mode {said if said.split()[:1] == [str(mode)] else mode}"  # a board may be in another than was asked for
 
 
 def varying(groups: Sequence[Group]) -> List[str]:
@@ -47,12 +48,10 @@ def varying(groups: Sequence[Group]) -> List[str]:
     return [name for name in DIMENSIONS if len({word(group, name) for group in groups}) > 1]
 
 
-def common(groups: Sequence[Group]) -> str:
-    """What they have in common, in words."""
-    if not groups:
-        return ""
+def common(groups: Sequence[Group], among: Sequence[str] = DIMENSIONS) -> str:
+    """What they have in common, in words; of these dimensions only."""
     differ = varying(groups)
-    return " · ".join(word(groups[0], name) for name in DIMENSIONS if name not in differ)
+    return " · ".join(word(groups[0], name) for name in DIMENSIONS if name in among and name not in differ)
 
 
 def name_of(group: Group, dimensions: Sequence[str], with_splats: bool = True) -> str:

@@ -26,13 +26,12 @@ _MARKERS = "osD^vPX*"
 def plans(campaigns: Sequence[Campaign], groups: Sequence[Group]) -> List[Plan]:
     """All charts there are figures for."""
     found: List[Optional[Plan]] = []
-    charts = labels.facets(groups)
+    charts, differ = labels.facets(groups), labels.varying(groups)
     for number, chart in enumerate(charts, 1):
-        where = labels.common(chart) if len(charts) > 1 else ""
+        where = labels.common(chart, differ) if len(charts) > 1 else ""
         suffix = f"-{number}" if len(charts) > 1 else ""
         found += [_efficiency(chart, where, suffix), _energy(chart, where, suffix), _rate(chart, where, suffix)]
     with_stages = [one for one in labels.series(groups).values() if any(group.stage_share for group in one)]
-    differ = labels.varying(groups)
     for number, members in enumerate(with_stages[:MAX_SHARES], 1):
         found.append(_shares(members, labels.name_of(members[0], differ, False), f"-{number}"))
     for number, campaign in enumerate(campaigns, 1):

@@ -22,6 +22,7 @@ from edgegs.bench.field_stats import (
     pairs,
     percent,
 )
+from edgegs.bench.report_series import mapping, number
 from edgegs.errors import AccessError, OutputError, UsageError
 from edgegs.files import check_output, replacing, write_at_once
 from edgegs.findings import one_line
@@ -30,8 +31,10 @@ from edgegs.frame import STAGES
 NO_CHARTS = "no charts: matplotlib is not installed; get it with: pip install 'edgegs[report]'"
 METHOD = (
     "± and intervals are 95 % Student t intervals over the valid repeats (a repeat is one figure); comparisons are "
-    "Welch's on the logarithms. One comparison in twenty shows a difference where there is none."
+    "Welch's on the logarithms. One comparison in twenty shows a difference where there is none. Net figures of many "
+    "runs rest on one idle baseline, whose own uncertainty is in no interval."
 )
+COMPARISONS = "Comparisons: what the first named does against the second (--compare A B: B against A)."
 #: Facts of a session that say exactly what was measured, in the order shown.
 FACTS = (
     ("board", "board"),
@@ -44,7 +47,7 @@ FACTS = (
     ("backend", "backend"),
     ("power_mode", "power mode at the start"),
     ("pinned", "clocks pinned"),
-    ("clk_limits_hz", "clock limits, Hz"),
+    ("clk_limits_hz", "clock limits, MHz"),
     ("rail", "power rail"),
     ("rail_note", "what the rail leaves out"),
     ("interval_s", "sensors read every, s"),
@@ -99,6 +102,12 @@ def plus_minus(found: Optional[Interval], digits: int, missing: str = "–") -> 
     return text if found.high is None else f"{text} ±{found.high - found.mean:.{digits}f}"
 
 
+def joule_digits(group: Group) -> int:
+    """Decimals that tell a configuration's joules a frame from others'."""
+    joules = group.of("j_per_frame")
+    return 2 if joules is None or joules.mean >= 1 else 4 if joules.mean >= 0.01 else 6
+
+
 def ratio(comparison: Comparison) -> str:
     """The change with its interval."""
     found = comparison.ratio
@@ -109,13 +118,14 @@ def ratio(comparison: Comparison) -> str:
     return f"{percent(found.mean)} ({percent(found.low)} to {percent(found.high)})"
 
 
-def names(a: Group, b: Group) -> Tuple[str, str]:
-    """Two configurations by what differs between them, and what they have in common."""
+def names(field: Field, a: Group, b: Group) -> Tuple[str, str]:
+    """Two configurations by what differs between them, and what they have in common and others have not."""
     differ = labels.varying([a, b])
     with_splats = a["splats"] != b["splats"]
-    common = labels.name_of(a, [one for one in labels.DIMENSIONS if one not in differ], not with_splats)
+    common = [labels.common([a, b], labels.varying(field.groups))]
+    common += [] if with_splats else [labels.splats(a["splats"]) + " splats"]
     told = [labels.name_of(one, differ, with_splats) for one in (a, b)]
-    return f"{told[1]} against {told[0]}", common
+    return f"{told[1]} against {told[0]}", " · ".join(part for part in common if part)
 
 
 def invalid(campaign: Campaign) -> List[Tuple[str, str]]:
@@ -142,7 +152,22 @@ def state(campaign: Campaign) -> str:
     text = f"{sum(run.valid for run in runs)} valid and {sum(not run.valid for run in runs)} invalid runs"
     if campaign.n_runs:
         text += f" of {campaign.n_runs}"
-    return text if campaign.ended == "complete" else f"{text}; {campaign.ended or 'not finished'}"
+    if campaign.ended == "complete":
+        return text
+    ends = {"": "not finished", "error": "ended by an error"}
+    return f"{text}; {ends.get(campaign.ended, f'stopped by {campaign.ended}')}"
+
+
+def loosened(campaign: Campaign) -> str:
+    """The rules that were less strict than edgegs's own, in words; "" when none was."""
+    from edgegs.bench.campaign import Rules
+
+    given, found = mapping(campaign.settings.get("rules")), []
+    for name, known in Rules.model_fields.items():
+        value = number(given.get(name))
+        if value is not None and (value < known.default if name.startswith("min_") else value > known.default):
+            found.append(f"{name} {value:g} instead of {known.default:g}")
+    return "validity rules were loosened: " + ", ".join(found) if found else ""
 
 
 def problems(field: Field) -> List[str]:
@@ -160,12 +185,14 @@ def table(field: Field) -> str:
     lines: List[str] = []
     for campaign in field.campaigns:
         lines.append(f"{campaign.board}: {campaign.name or os.path.basename(campaign.path)}: {state(campaign)}")
+        if loosened(campaign):
+            lines.append("  " + loosened(campaign))
     differ = labels.varying(field.groups)
     lines += ["  " + labels.common(field.groups), ""]
     head = ("configuration", "valid", "FPS", "W", "J/frame", "net J/frame", "p95 ms", "°C")
     rows = [head]
     for group in field.groups:
-        digits = 4 if (group.of("j_per_frame") or Interval(0, 0, 0, 0)).mean < 1 else 2
+        digits = joule_digits(group)
         hottest, p95 = group.of("hottest_c"), group.of("frame_p95_ms")
         rows.append(
             (
@@ -185,12 +212,12 @@ def table(field: Field) -> str:
         lines.append("  " + "  ".join(cells).rstrip())
     if power_missing(field):
         lines.append("  power: " + power_missing(field))
-    if field.comparisons:
-        lines.append("")
+    if any(comparison.ratio is not None for comparison in field.comparisons):
+        lines += ["", "  " + COMPARISONS]
     for comparison in field.comparisons:
         if comparison.ratio is not None:
-            what, common = names(comparison.a, comparison.b)
-            lines.append(f"  {what}, {common}: {comparison.figure} {ratio(comparison)}: {comparison.verdict}")
+            told = ", ".join(part for part in names(field, comparison.a, comparison.b) if part)
+            lines.append(f"  {told}: {comparison.figure} {ratio(comparison)}: {comparison.verdict}")
     for campaign in field.campaigns:
         lines += [f"  INVALID {run}: {reasons}" for run, reasons in invalid(campaign)]
     lines += ["", "  " + METHOD]
@@ -206,6 +233,7 @@ def summary(field: Field) -> Dict[str, Any]:
                 "board": one.board,
                 "name": one.name,
                 "state": state(one),
+                "loosened": loosened(one),
                 "sessions": {str(number): facts(record) for number, record in one.sessions.items()},
                 "settings": one.settings,
                 "invalid": [{"run_id": run, "reasons": reasons} for run, reasons in invalid(one)],
@@ -238,12 +266,18 @@ def facts(session: Dict[str, Any]) -> Dict[str, str]:
     for key, name in FACTS:
         value = session.get(key)
         if isinstance(value, dict):
-            value = ", ".join(f"{domain} {limits}" for domain, limits in list(value.items())[:32])
+            value = ", ".join(f"{domain} {_megahertz(limits)}" for domain, limits in list(value.items())[:32])
         elif isinstance(value, list):
-            value = ", ".join(map(str, value[:32]))
+            value = (" " if key == "compiler_flags" else ", ").join(map(str, value[:32]))
         if value not in (None, ""):
             known[name] = str(value)[:400]
     return known
+
+
+def _megahertz(limits: Any) -> str:
+    """The lowest and the highest clock, once where they are the same."""
+    ends = [number(one) for one in limits[:2]] if isinstance(limits, list) else []
+    return " to ".join(dict.fromkeys("?" if one is None else f"{one / 1e6:.0f}" for one in ends))
 
 
 def row(group: Group) -> Dict[str, Any]:

@@ -77,6 +77,7 @@ class Group:
     Attributes:
         name: ``run_id`` without the repeat; unique within its campaign.
         runs: those that count. invalid: those that do not.
+        scene_id: the same for the same scene on every board. scene_name: for people, different for different scenes.
     """
 
     campaign: Campaign
@@ -84,6 +85,8 @@ class Group:
     name: str
     runs: List[Measured] = field(default_factory=list)
     invalid: List[Measured] = field(default_factory=list)
+    scene_id: str = ""
+    scene_name: str = ""
 
     def __getitem__(self, param: str) -> Any:
         return self.key[PARAMS.index(param)]
@@ -132,9 +135,40 @@ def groups(campaigns: Sequence[Campaign]) -> List[Group]:
             if run.scene and not group.runs:
                 group.key = run.key  # a run that failed does not know how many splats it would have drawn
             (group.runs if run.valid else group.invalid).append(run)
+    _name_scenes(list(found.values()))
     order = ("scene", "width", "height", "power_mode", "fps_cap", "variant", "splats")
     place = {id(campaign): index for index, campaign in enumerate(campaigns)}
     return sorted(found.values(), key=lambda one: (place[id(one.campaign)], [_sortable(one[param]) for param in order]))
+
+
+def _name_scenes(found: Sequence[Group]) -> None:
+    """Files are told apart by their content: boards keep them in other places, and trainers give all the same name."""
+    contents: Dict[Tuple[str, str], str] = {}
+    for group in found:
+        for run in group.runs + group.invalid:
+            if run.scene.get("format") not in (None, "synth"):
+                contents[(group.campaign.path, str(group["scene"]))] = str(run.scene.get("sha256"))
+    paths: Dict[str, str] = {}
+    for group in found:
+        path = str(group["scene"] or "?")
+        group.scene_id = contents.get((group.campaign.path, path), path)
+        paths.setdefault(group.scene_id, path)
+    for depth in range(1, 10):
+        names = {one: _tail(path, depth) for one, path in paths.items()}
+        if len(set(names.values())) == len(names):
+            break
+    else:  # one path, and another file there on another board
+        names = {one: _tail(path, 1) for one, path in paths.items()}
+        known = list(names.values())
+        names = {one: name if known.count(name) == 1 else f"{name} ({one[:8]})" for one, name in names.items()}
+    for group in found:
+        group.scene_name = names[group.scene_id]
+
+
+def _tail(path: str, depth: int) -> str:
+    """A file's name, from 2 on with the folder so far above it."""
+    parts = path.split("/")[-depth:]
+    return "/".join(parts if len(parts) < 3 else [parts[0], "…", parts[-1]])
 
 
 def _sortable(value: Any) -> Tuple[int, float, str]:
@@ -189,8 +223,7 @@ def compare(a: Group, b: Group, figure: str) -> Comparison:
     if error < _STUCK and half < abs(math.log(ratio)):
         return Comparison(a, b, figure, found, "no verdict: the repeats do not differ at all; is a sensor stuck?")
     if half >= abs(math.log(ratio)):
-        bounds = [percent(math.exp(math.log(ratio) + side)) for side in (-half, half)]
-        return Comparison(a, b, figure, found, "no verdict: {} to {}".format(*bounds))
+        return Comparison(a, b, figure, found, "no verdict: 0 % lies within the interval")
     if ratio >= 2 and figure == "fps":
         return Comparison(a, b, figure, found, f"{ratio:.2f} times as fast")
     if ratio >= 2:
@@ -215,7 +248,7 @@ def pairs(found: Sequence[Group]) -> List[Tuple[Group, Group]]:
         result += [(reference, one) for one in members if one is not reference]
     first: Dict[Tuple[Any, ...], Group] = {}
     for group in found:
-        reference = first.setdefault(group.key, group)
+        reference = first.setdefault((group.scene_id, *group.key[1:]), group)
         if reference is not group:
             result.append((reference, group))
     return result

@@ -14,6 +14,7 @@ from edgegs.bench.report_series import Rail
 from edgegs.errors import AccessError, OutputError, SceneError
 from edgegs.telemetry.power import rail_note
 from edgegs.telemetry.readlog import read_log
+from edgegs.words import duration
 
 
 class Log(NamedTuple):
@@ -73,6 +74,7 @@ def summary(run: Run) -> Dict[str, Any]:
         "power_doubts": run.power_doubts(),
         "throttled_s": round(run.throttled_s, 3) if run.throttle_known else None,
         "throttle_causes_s": {name: round(seconds, 3) for name, seconds in run.throttled.items()},
+        "governor": _governor(run),
         "events": run.n_events,
         "lost_records": run.lost,
         "gaps": run.gaps,
@@ -88,6 +90,34 @@ def _figures(distribution: Any) -> Optional[Dict[str, float]]:
         "max": round(distribution.max, 4),
         "mean": round(distribution.mean, 4),
     }
+
+
+def _governor(run: Run) -> Optional[Dict[str, Any]]:
+    governed, rungs = run.governed, run.rungs()
+    if governed is None:
+        return None
+    return {
+        "steps": dict(governed.steps),
+        "rung": governed.rung,
+        "mean_rung": round(rungs.mean, 3) if rungs.weight else None,
+        "worst_rung": int(rungs.high) if rungs.weight else None,
+        "last_rung": governed.of,
+        "unheld": list(governed.unheld),
+        "unmeasured": list(governed.unmeasured),
+    }
+
+
+def _governor_text(run: Run) -> str:
+    """What the governor did, in words; "" where it did nothing or there was none."""
+    governed, rungs = run.governed, run.rungs()
+    if governed is None:
+        return ""
+    parts = ["steps: {down} down, {up} up".format(**governed.steps)]
+    if rungs.weight:
+        parts.append(f"at worst {rungs.high:.0f} of {governed.of}, on average {rungs.mean:.1f}")
+    parts += ["could not hold " + ", ".join(governed.unheld)] if governed.unheld else []
+    parts += ["not measured: " + ", ".join(governed.unmeasured)] if governed.unmeasured else []
+    return "; ".join(parts)
 
 
 def _power(rail: Rail) -> Dict[str, Any]:
@@ -146,16 +176,6 @@ def ended(run: Run) -> str:
     if run.stop:
         return str(run.stop.get("reason") or "stopped")[:200]
     return "no stop record: still running, killed, or without power"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest:02d} s"
-    return "{} h {:02d} min".format(*divmod(minutes, 60))
 
 
 def power_absent(run: Run) -> str:
@@ -218,6 +238,8 @@ def table(log: Log, run: Run) -> str:
         lines.append("  throttled    {}".format(causes or "never seen"))
     else:
         lines.append("  throttled    unknown: no sign could be read")
+    governed = _governor_text(run)
+    lines += [f"  governor     {governed}"] if governed else []
     if run.n_events:
         lines.append(f"  events       {run.n_events}")
     if run.lost:

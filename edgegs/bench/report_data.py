@@ -6,6 +6,7 @@ does not fit is ignored, and no name or series grows without limit.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from edgegs.bench.report_series import (
@@ -25,6 +26,9 @@ from edgegs.frame import STAGES
 #: Events kept with their text, and its length; all are counted.
 MAX_EVENTS, MAX_DETAIL = 300, 300
 
+#: Longer ladders of quality than this there are not.
+MAX_RUNGS = 1000
+
 #: A rise of the hottest sensor beyond this says that the run began before the board was warm.
 SETTLED_C = 3.0
 
@@ -42,9 +46,43 @@ class Event(NamedTuple):
 
 def _event(t_s: float, record: Dict[str, Any]) -> Event:
     hidden = ("schema", "type", "seq", "boot_id", "run_id", "t_mono_ns", "t_wall", "clock_synced", "kind")
-    shown = [name for name in record if name not in hidden][:MAX_NAMES]
-    detail = ", ".join(f"{name[:MAX_NAME]}={str(record[name])[:MAX_DETAIL]}" for name in shown)
+    shown = [name for name in record if name not in hidden and record[name] is not None][:MAX_NAMES]
+    detail = ", ".join(f"{name[:MAX_NAME]} {_plain(record[name])[:MAX_DETAIL]}" for name in shown)
     return Event(t_s, str(record.get("kind"))[:MAX_NAME], detail[:MAX_DETAIL])
+
+
+def _plain(value: Any) -> str:
+    """A value of an event as people write it."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class Governed:
+    """What the governor did in a run.
+
+    Attributes:
+        rung: the step of quality in use. of: the last one there ever was: another scene may have more, or fewer.
+        steps: how many there were, by direction.
+        unheld, unmeasured: limits that could not be held at some time, or had no sensor.
+    """
+
+    def __init__(self) -> None:
+        self.rung = self.of = 0
+        self.steps = {"down": 0, "up": 0}
+        self.unheld: Dict[str, None] = {}
+        self.unmeasured: Dict[str, None] = {}
+
+    def take(self, record: Dict[str, Any]) -> None:
+        self.rung, self.of = count(record.get("rung")), max(self.of, count(record.get("of")))
+        action, limit = record.get("action"), record.get("limit")
+        if action in ("down", "up"):
+            self.steps[action] += 1
+        table = {"unheld": self.unheld, "limit_off": self.unmeasured}.get(str(action))
+        if table is not None and isinstance(limit, str) and room(table, limit):
+            table.setdefault(limit[:MAX_NAME])
 
 
 class Run:
@@ -69,6 +107,7 @@ class Run:
         self.throttle_known = False
         self.events: List[Event] = []
         self.n_events = 0
+        self.governed: Optional[Governed] = None
         self.rss = Extent()
         self.rss_first: Optional[float] = None
         self.rss_last: Optional[float] = None
@@ -109,8 +148,19 @@ class Run:
             self.n_events += 1
             if len(self.events) < MAX_EVENTS:
                 self.events.append(_event(t_s, record))
+            if record.get("kind") == "governor":
+                self._governor(record)
         elif kind == "window":
             self._window(record, t_ns, t_s)
+
+    def _governor(self, record: Dict[str, Any]) -> None:
+        rung, of, before = (number(record.get(name)) for name in ("rung", "of", "before"))
+        if rung is None or of is None or not 0 <= rung <= of <= MAX_RUNGS:
+            return
+        if self.governed is None:  # until its first record it was where that one began
+            self.governed = Governed()
+            self.bins.fill(("rung", ""), ("fps", ""), before if before is not None and 0 <= before <= of else rung)
+        self.governed.take(record)
 
     def _count_lost(self, seq: Any) -> None:
         if isinstance(seq, bool) or not isinstance(seq, int):
@@ -134,6 +184,8 @@ class Run:
         self.frames += frames
         self.redraws += count(record.get("redraws"))
         self.bins.add(middle, ("fps", ""), frames / seconds, seconds)
+        if self.governed is not None:
+            self.bins.add(middle, ("rung", ""), self.governed.rung, seconds)
         for output, reasons in mapping(record.get("dropped")).items():
             if room(self.dropped, output):
                 table = self.dropped.setdefault(output, {})
@@ -218,6 +270,13 @@ class Run:
     def total(self) -> Optional[Rail]:
         """The rail that is the board's total, where the board has one."""
         return self.rails.get(self.total_rail) if self.total_rail else None
+
+    def rungs(self) -> Extent:
+        """The governor's steps over the run, weighted by time."""
+        whole = Extent()
+        for extent in self.bins.curve("rung", "")[1]:
+            whole.join(extent)
+        return whole
 
     def power_doubts(self) -> List[str]:
         """Why the power figures are not fit for comparing; empty when nothing speaks against them."""

@@ -12,7 +12,6 @@ from edgegs import __version__
 from edgegs.bench import report_plots as plots
 from edgegs.bench.report import (
     Log,
-    duration,
     ended,
     facts,
     finite,
@@ -24,6 +23,7 @@ from edgegs.bench.report import (
 from edgegs.bench.report_data import MAX_EVENTS, Run
 from edgegs.bench.report_style import STYLE
 from edgegs.telemetry.power import rail_note
+from edgegs.words import duration
 
 MISSING_CHARTS = "no charts: matplotlib is not installed; get it with: pip install 'edgegs[report]'"
 
@@ -100,6 +100,10 @@ def _cards(run: Run) -> str:
         cards.append(("Hottest", f"{run.temps[hottest].high:.1f} °C", hottest))
     throttled = "unknown" if not run.throttle_known else duration(run.throttled_s) if run.throttled_s else "never"
     cards.append(("Throttled", throttled, ", ".join(run.throttled) or f"of {duration(run.seconds)}"))
+    rungs = run.rungs()
+    if run.governed is not None and rungs.weight:
+        told = "{down} steps down, {up} up".format(**run.governed.steps)
+        cards.append(("Governor, mean step", f"{rungs.mean:.1f} of {run.governed.of}", told))
     body = "".join(
         "<div class=card><b>{}</b><strong>{}</strong><span>{}</span></div>".format(*map(escape, card)) for card in cards
     )
@@ -123,6 +127,10 @@ def _notes(log: Log, run: Run) -> str:
         notes.append(f"Gaps of more than three windows: {run.gaps}.")
     if run.synced is False:
         notes.append("The board's clock was not synchronised: the times of day may be wrong, durations are not.")
+    if run.governed is not None and run.governed.unheld:
+        notes.append("The governor could not hold at some time: {}.".format(", ".join(run.governed.unheld)))
+    if run.governed is not None and run.governed.unmeasured:
+        notes.append("The governor had no reading of: {}.".format(", ".join(run.governed.unmeasured)))
     if not run.windows:
         notes.append("The log has no window yet: nothing was measured.")
     notes += problems_text(log)

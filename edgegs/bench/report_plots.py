@@ -56,10 +56,11 @@ def available() -> bool:
 def charts(run: Run, prefix: str) -> List[Chart]:
     """All charts the run has data for. ``prefix`` keeps the SVGs' ids apart within a page."""
     found = [_stages(run), _fps(run), _curves(run, "temp", "Temperature", "°C", 1.0)]
-    found += [_power(run), _curves(run, "clk", "Clocks", "MHz", 1e-6)]
+    found += [_power(run), _curves(run, "clk", "Clocks", "MHz", 1e-6), _governor(run)]
     result = []
     for number, plan in enumerate(one for one in found if one is not None):
-        svgs = [_svg(run, plan, width, height, f"{prefix}{number}{name}") for name, width, height in SIZES]
+        sizes = [(name, width, height * plan.height) for name, width, height in SIZES]
+        svgs = [_svg(run, plan, width, height, f"{prefix}{number}{name}") for name, width, height in sizes]
         result.append(Chart(plan.title, plan.unit, plan.legend, svgs))
     return result
 
@@ -69,6 +70,7 @@ class _Plan(NamedTuple):
     unit: str
     legend: List[Legend]
     draw: Callable[[Any, float], None]  # (axes, seconds per unit of the time axis)
+    height: float = 1.0  # against the other charts
 
 
 def _grid(bins: TimeBins, kind: str, name: str, scale: float = 1.0) -> Tuple[List[float], List[float]]:
@@ -165,6 +167,27 @@ def _power(run: Run) -> Optional[_Plan]:
     return _Plan("Power", "W", [Legend(label(name), c, "") for name, c in zip(names, SERIES)], draw)
 
 
+def _governor(run: Run) -> Optional[_Plan]:
+    governed = run.governed
+    if governed is None or not run.windows:
+        return None
+
+    def draw(axes: Any, unit_s: float) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        times, rungs = _grid(run.bins, "rung", "")
+        x = [t / unit_s for t in times]
+        colour, known = PLACEHOLDER["--s5"], [rung == rung for rung in rungs]
+        filled = [rung if rung == rung else 0.0 for rung in rungs]
+        axes.fill_between(x, filled, where=known, color=colour, alpha=0.25, linewidth=0, step="mid")
+        axes.plot(x, rungs, color=colour, linewidth=1.4, drawstyle="steps-mid", marker="o" if len(x) < 3 else None)
+        axes.set_ylim(0, max(1, governed.of))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+    legend = [Legend("in use; 0: nothing given up", "--s5", "")]
+    return _Plan("Governor", f"steps of quality given up, of {governed.of}", legend, draw, 0.6)
+
+
 def marks(run: Run) -> List[Tuple[int, float]]:
     """(number in the table, seconds) of the events that charts mark; throttling is shaded instead."""
     found = [
@@ -197,7 +220,8 @@ def _svg(run: Run, plan: _Plan, width: float, height: float, prefix: str) -> str
         figure = Figure(figsize=(width, height))
         FigureCanvasSVG(figure)
         left, right = 0.62 / width, 0.2 / width
-        axes = figure.add_axes((left, 0.11, 1 - left - right, 0.82))
+        bottom, top = 0.32 / height, 0.2 / height
+        axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
         plan.draw(axes, unit_s)
         axes.set_xlim(0, end / unit_s)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}" if value else "0")

@@ -159,6 +159,12 @@ class TimeBins:
             self.bins = joined
         self.bins.setdefault(int(t_s / self.width_s), {}).setdefault(key, Extent()).add(value, weight)
 
+    def fill(self, key: Tuple[str, str], like: Tuple[str, str], value: float) -> None:
+        """Give curve ``key`` one value wherever curve ``like`` has one so far."""
+        for curves in self.bins.values():
+            if like in curves:
+                curves.setdefault(key, Extent()).add(value, curves[like].weight)
+
     def curve(self, kind: str, name: str) -> Tuple[List[float], List[Extent]]:
         """Times (s, the bins' middles) and values of a curve, without the bins that have none."""
         indices = sorted(index for index, curves in self.bins.items() if (kind, name) in curves)

@@ -35,12 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Longest sleep before somebody looks whether to stop.
 _NAP_S = 0.1
-#: Periods that are waited for the reading behind the end of a window.
-_TAIL_PERIODS = 3
 #: The first readings are waited for so long; where jtop or tegrastats may have to be started, longer.
 _READINGS_S, _PROGRAM_S = 5.0, 25.0
-#: A temperature's course is judged over at least so many readings.
-_SLOPE_SAMPLES = 10
 
 
 class Stopped(Exception):
@@ -105,6 +101,7 @@ class Sweep:
         self._rail: Optional[str] = None
         self._scene: Optional[Tuple[Tuple[Any, ...], AnyScene]] = None
         self._baselines = Baselines(campaign.idle_every_s)
+        self._n_done = 0
         self._took: List[float] = []
         self._began = self._lasts = 0.0
 
@@ -125,19 +122,15 @@ class Sweep:
             reason = str(stop)
         finally:
             self._sensors.stop()
-            self._end(reason)
+            self._results.end(reason, len(self._plan))
         return reason
 
     def left_s(self) -> float:
-        """Seconds that what is left will take, about: as planned, and as the runs before took."""
-        campaign = self._campaign
-        each = campaign.settle_s + campaign.warmup_s + campaign.measure_s
-        if self._took:
-            each = float(np.mean(self._took))
-        n_left = len(self._todo) - len(self._took)
-        n_modes = max(1, len(campaign.power_modes)) if not self._took else 0
-        idle = campaign.settle_s + campaign.idle_s
-        return n_left * each + (n_modes + n_left * each // campaign.idle_every_s) * (idle if campaign.idle_s else 0.0)
+        """Seconds that what is left will take, about: as the runs before took, or else as planned."""
+        left = self._todo[self._n_done :]
+        n_due = sum(self._baselines.is_due(mode) for mode in {planned.power_mode for planned in left})
+        each_s = float(np.mean(self._took)) if self._took else self._campaign.run_s
+        return self._campaign.lasts_s(len(left) * each_s, n_due)
 
     # ---- a session -------------------------------------------------------------------------------------
 
@@ -160,12 +153,6 @@ class Sweep:
         self._results.check_session(facts)
         self._results.append("session", facts)
 
-    def _end(self, reason: str) -> None:
-        latest = self._results.latest()
-        invalid = sum(not run["valid"] for run in latest.values())
-        fields = {"reason": reason, "session": self._session, "done": len(latest), "of": len(self._plan)}
-        self._results.append("end", dict(fields, invalid=invalid))
-
     def _board(self) -> Board:
         return identify(self._campaign.telemetry.sysfs_root, *self._places)
 
@@ -174,15 +161,15 @@ class Sweep:
     def _one(self, planned: Planned) -> None:
         campaign = self._campaign
         began = self._began = time.monotonic()
-        self._lasts = campaign.settle_s + campaign.warmup_s + campaign.measure_s
-        self._hooks.began(len(self._took) + 1, len(self._todo), planned.label, self.left_s())
+        self._lasts = campaign.run_s
+        self._hooks.began(self._n_done + 1, len(self._todo), planned.label, self.left_s())
         self._check()
         if self._modes is not None:
             self._modes.set(planned.power_mode)
         try:
             with self._opened(planned.configuration) as drawn:
-                self._idle_if_due(planned, drawn)
-                began = self._began = time.monotonic()
+                began += self._idle_if_due(planned, drawn)
+                self._began = time.monotonic()
                 fields = self._measure(planned, drawn)
         except DeviceLost:
             raise
@@ -200,7 +187,9 @@ class Sweep:
             "session": self._session,
         }
         record = self._results.append("run", dict(which, **fields))
-        self._took.append(time.monotonic() - began)
+        self._n_done += 1
+        if "fps" in record:
+            self._took.append(time.monotonic() - began)
         self._sensors.forget()
         self._hooks.finished(in_words(record))
 
@@ -231,7 +220,7 @@ class Sweep:
         with contextlib.closing(drawn.frames(cap, self._pause)) as frames:
             warm_began = time.monotonic()
             slope: Optional[float] = None
-            steady = self._steadiness(campaign.warmup_s, campaign.warmup_max_s)
+            steady = self._steadiness(campaign.warmup_s)
             for frame in frames:
                 warm.add(frame)
                 done, slope = next(steady)
@@ -250,21 +239,15 @@ class Sweep:
             after = self._surroundings()
             # drawn on, until the reading behind the end: between a busy and an idle one the watts would be too few
             for _ in frames:
-                if self._is_covered(end_ns):
+                if self._sensors.covers(end_ns):
                     break
         known = dict(before.changes(after), slope_c_per_min=slope, power_mode=planned.power_mode)
         evidence = self._evidence(begin_ns, end_ns, frames=len(measured.t_ns), fps_cap=cap, **known)
         fields = measured.figures(begin_ns, end_ns)
         fields.update(self._judged(evidence))
-        scene, idle = drawn.scene, self._baselines.of(planned.power_mode)
+        idle = self._baselines.of(planned.power_mode)
         fields.update(
-            scene={
-                "path": planned.configuration.scene,
-                "format": scene.format,
-                "sha256": scene.sha256,
-                "n_splats": scene.n_splats,
-                "sh_degree": scene.sh_degree,
-            },
+            scene=dict(drawn.facts(), path=planned.configuration.scene),
             choices=choices_of(drawn.variant),
             in_flight=drawn.depth,
             settle_s=round(settle_s, 3),
@@ -277,10 +260,11 @@ class Sweep:
 
     # ---- the idle baseline -----------------------------------------------------------------------------
 
-    def _idle_if_due(self, planned: Planned, drawn: Drawn) -> None:
-        campaign, mode = self._campaign, planned.power_mode
-        if campaign.idle_s == 0 or not self._baselines.is_due(mode):
-            return
+    def _idle_if_due(self, planned: Planned, drawn: Drawn) -> float:
+        """Measure the baseline if there is to be one; returns the seconds that it took."""
+        mode, began = planned.power_mode, time.monotonic()
+        if self._campaign.idle_s == 0 or not self._baselines.is_due(mode):
+            return 0.0
         fields = self._measure_idle(planned)
         which = {
             "idle_id": f"idle-{1 + len(self._results.of('idle'))}",
@@ -291,12 +275,13 @@ class Sweep:
         self._baselines.take(mode, record)
         if not record["valid"]:
             log.warning("the idle baseline is invalid: %s", "; ".join(one["text"] for one in record["reasons"]))
+        return time.monotonic() - began
 
     def _measure_idle(self, planned: Planned) -> Dict[str, Any]:
         campaign = self._campaign
         self._lasts += campaign.settle_s + campaign.idle_s
         began = time.monotonic()
-        steady = self._steadiness(campaign.settle_s, max(campaign.settle_s, campaign.warmup_max_s))
+        steady = self._steadiness(campaign.settle_s)
         done, slope = next(steady)
         while not done:
             self._pause(_NAP_S)
@@ -306,7 +291,7 @@ class Sweep:
         self._pause(campaign.idle_s)
         end_ns = time.monotonic_ns()
         after = self._surroundings()
-        while not self._is_covered(end_ns):
+        while not self._sensors.covers(end_ns):
             self._pause(_NAP_S / 10)
         known = dict(before.changes(after), slope_c_per_min=slope, power_mode=planned.power_mode)
         evidence = self._evidence(begin_ns, end_ns, **known)
@@ -347,30 +332,9 @@ class Sweep:
         )
         return fields
 
-    def _steadiness(self, least_s: float, most_s: float) -> Iterator[Tuple[bool, Optional[float]]]:
-        """Asked again and again: whether to go on (the temperature is steady, or has had its time), and its slope."""
-        began_ns = time.monotonic_ns()
-        span_ns = int(max(least_s, _SLOPE_SAMPLES * self._campaign.telemetry.interval_s) * 1e9)
-        slope: Optional[float] = None
-        seen: Any = None
-        while True:
-            now_ns = time.monotonic_ns()
-            latest = self._sensors.latest
-            if latest is not seen:
-                seen = latest
-                recent = [one for one in self._sensors.since(now_ns - span_ns) if one.t_mono_ns >= began_ns]
-                slope = validity.slope(recent)
-            is_steady = slope is not None and abs(slope) <= self._campaign.rules.max_temp_slope_c_per_min
-            has_none = latest is not None and not latest.temp_c
-            took_s = (now_ns - began_ns) / 1e9
-            yield took_s >= most_s or (took_s >= least_s and (is_steady or has_none)), slope
-
-    def _is_covered(self, end_ns: int) -> bool:
-        """Whether there is a reading behind the end of a window, or none is to be expected any more."""
-        latest = self._sensors.latest
-        if latest is not None and latest.t_mono_ns >= end_ns:
-            return True
-        return time.monotonic_ns() - end_ns > _TAIL_PERIODS * self._campaign.telemetry.interval_s * 1e9
+    def _steadiness(self, least_s: float) -> Iterator[Tuple[bool, Optional[float]]]:
+        most_s, slope = self._campaign.warmup_max_s, self._campaign.rules.max_temp_slope_c_per_min
+        return self._sensors.steadiness(least_s, max(least_s, most_s), slope)
 
     def _wait_for_readings(self) -> None:
         """Two of each sensor: a counter needs them; and on a Jetson for a program that is asked for the watts."""

@@ -34,6 +34,10 @@ class Drawn:
     variant: Variant
     depth: int
 
+    def facts(self) -> Dict[str, Any]:
+        """What of the scene stands in the results."""
+        return {name: getattr(self.scene, name) for name in ("format", "sha256", "n_splats", "sh_degree")}
+
     def frames(self, fps_cap: float, pause: Callable[[float], Any]) -> Generator[Frame, None, None]:
         """Pictures as they are finished, as fast as they come or at the cap, without end. Close it.
 

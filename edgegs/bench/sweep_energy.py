@@ -17,10 +17,7 @@ def energy_of(samples: Sequence[Sample], begin_ns: int, end_ns: int, max_gap_s: 
     """Energy of every rail over exactly the window."""
     meter = EnergyMeter(max_gap_s)
     for sample in samples:
-        for rail, power in sample.power_w.items():
-            meter.add(rail, sample.power_t_ns[rail], power)
-            if power.energy_j is None:  # of a source that sends: its last value holds until now
-                meter.add(rail, max(sample.t_mono_ns, sample.power_t_ns[rail]), power)
+        meter.take(sample)
     return meter.measure(begin_ns, end_ns)
 
 
@@ -73,15 +70,17 @@ class Baselines:
 
     def is_due(self, mode: Optional[int]) -> bool:
         """Whether to measure one now."""
-        if mode not in self._tried or self._clock() - self._tried[mode][0] >= self._every_s:
-            self._tried.pop(mode, None)
-            self._valid.pop(mode, None)
-            return True
-        return mode not in self._valid and self._tried[mode][1] < _TRIES
+        return self._is_old(mode) or (mode not in self._valid and self._tried[mode][1] < _TRIES)
+
+    def _is_old(self, mode: Optional[int]) -> bool:
+        return mode not in self._tried or self._clock() - self._tried[mode][0] >= self._every_s
 
     def take(self, mode: Optional[int], record: Dict[str, Any]) -> None:
         """One was measured."""
-        first, tries = self._tried.get(mode, (self._clock(), 0))
+        if self._is_old(mode):
+            self._valid.pop(mode, None)
+            self._tried[mode] = (self._clock(), 0)
+        first, tries = self._tried[mode]
         self._tried[mode] = (first, tries + 1)
         if record["valid"]:
             self._valid[mode] = record

@@ -53,6 +53,7 @@ class PowerModes:
 
     def __init__(self, command: Sequence[str], pin: bool) -> None:
         self._pin = pin
+        self._has_asked = False
         self._taken: List[Optional[int]] = []  # the mode that was set last, if any was
         self._buffer = b""
         try:
@@ -82,6 +83,7 @@ class PowerModes:
 
     def _ask(self, words: str) -> None:
         assert self._process.stdin is not None
+        self._has_asked = True
         try:
             self._process.stdin.write(words.encode("ascii") + b"\n")
         except OSError:
@@ -119,7 +121,7 @@ class PowerModes:
         except subprocess.TimeoutExpired:
             status = None  # root's process: only root can end it
         self._process.stdout.close()
-        if status != 0:
+        if status != 0 and self._has_asked:  # before that, nothing was changed
             log.error("the power mode may not be as it was before; %s", RESTORE)
 
 

@@ -6,6 +6,7 @@ is cut off when the file is opened again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import io
@@ -14,20 +15,19 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from edgegs.bench.field_data import KIND, RESULTS, SCHEMA
 from edgegs.bench.validity import Reason
 from edgegs.errors import AccessError, ConfigError, EdgegsError, OutputError
-from edgegs.files import write_at_once
+from edgegs.files import open_regular, write_at_once
 from edgegs.frame import STAGES
 from edgegs.telemetry import host, runlog
 from edgegs.telemetry.records import encode
 
-SCHEMA, KIND = 1, "sweep"
-RESULTS, TABLE = "results.jsonl", "results.csv"
+TABLE = "results.csv"
 #: What must be the same in all sessions of a campaign: otherwise one table would hold figures of two machines.
 SAME = ("version", "backend", "device", "driver", "image_sha256", "board", "l4t", "kernel", "machine", "rail")
 
 _FIGURES = ("p50", "p95", "p99", "max", "mean")
-
 
 #: What every line begins with.
 _BEGINNING = b'{"schema"'
@@ -42,7 +42,8 @@ class Results:
         header: fields of the first line; ``settings`` among them.
 
     Attributes:
-        records: all lines so far. torn: bytes of an unfinished line that were cut off.
+        records: all lines so far, without their ``series``, which would fill the memory of a small board.
+        torn: bytes of an unfinished line that were cut off.
 
     Raises:
         ConfigError: the file belongs to another campaign. OutputError, AccessError: it cannot be written.
@@ -59,7 +60,7 @@ class Results:
             self._lock()
             self._read()
             if self.records:
-                self._check(header)
+                _check(self.path, self.records[0], campaign, header["settings"])
             else:
                 self.append("campaign", header)
         except BaseException:
@@ -83,35 +84,11 @@ class Results:
 
     def _read(self) -> None:
         content = self._file.read()
-        end = content.rfind(b"\n") + 1
-        lines = content[:end].split(b"\n")[:-1]
-        parsed = [_parse(line) for line in lines]
-        # zeros, where the disk had the length but not the bytes
-        while parsed and parsed[-1] is None and b"\0" in lines[-1]:
-            end -= len(lines.pop()) + 1
-            parsed.pop()
-        if not parsed and not _may_be_ours(content):
-            raise ConfigError(f"{self.path}: is not of `edgegs sweep`; give the campaign another out")
-        if None in parsed:
-            n = parsed.index(None) + 1
-            raise ConfigError(f"{self.path}:{n}: is damaged in the middle; keep it, and give the campaign another out")
-        self.records = [record for record in parsed if record is not None]
+        self.records, end = _whole_lines(self.path, content)
         self.torn = len(content) - end
         if self.torn:
             os.ftruncate(self._file.fileno(), end)
             os.fsync(self._file.fileno())
-
-    def _check(self, header: Dict[str, Any]) -> None:
-        first = self.records[0]
-        if first.get("type") != "campaign" or first.get("kind") != KIND or first.get("schema") != SCHEMA:
-            raise ConfigError(f"{self.path}: is not of this version's `edgegs sweep`; give the campaign another out")
-        if first["campaign"] == self.campaign:
-            return
-        keys = _differing(first.get("settings") or {}, header["settings"])
-        raise ConfigError(
-            f"{self.path}: holds results of a campaign that differs in {', '.join(keys) or 'its settings'}; "
-            "figures of two campaigns do not belong into one table: give this one another out, or undo the change"
-        )
 
     def append(self, kind: str, fields: Dict[str, Any]) -> Dict[str, Any]:
         """Add a line; it is on the disk when this returns. Returns the record.
@@ -137,10 +114,17 @@ class Results:
                 raise OSError(28, "No space left on device")
             os.fsync(self._file.fileno())
         except OSError as error:
-            os.ftruncate(self._file.fileno(), size)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), size)
             raise self._error(error) from None
-        self.records.append(json.loads(line))
+        self.records.append(_kept(json.loads(line)))
         return self.records[-1]
+
+    def end(self, reason: str, n_planned: int) -> None:
+        """Add the line that says how the command ended. Raises OutputError."""
+        runs = self.latest().values()
+        counts = {"done": len(runs), "of": n_planned, "invalid": sum(not run["valid"] for run in runs)}
+        self.append("end", dict(counts, reason=reason, session=len(self.of("session"))))
 
     def of(self, kind: str) -> List[Dict[str, Any]]:
         """The lines of that type."""
@@ -174,12 +158,12 @@ class Results:
                 )
 
     def latest(self) -> Dict[str, Dict[str, Any]]:
-        """run_id -> the highest attempt."""
+        """run_id -> the last attempt."""
         return {run["run_id"]: run for run in self.of("run")}
 
     def done(self, retry_invalid: bool = False) -> Set[str]:
         """Ids of the runs that need not be made again."""
-        return {run_id for run_id, run in self.latest().items() if run["valid"] or not retry_invalid}
+        return _done(self.records, retry_invalid)
 
     def write_table(self) -> str:
         """Write ``results.csv`` anew; returns its path. Raises OutputError, AccessError."""
@@ -197,6 +181,62 @@ class Results:
         return OutputError(f"{self.path}: cannot be written: {cause}; name an out on a mounted, writable disk")
 
 
+def look(folder: str, campaign: str, settings: Dict[str, Any], retry_invalid: bool = False) -> Set[str]:
+    """``Results.done`` of a folder that may hold results, or not be there; nothing is made, and nothing is changed.
+
+    Raises:
+        ConfigError: what it holds is of another campaign, or not of a sweep. InputError, AccessError: not readable.
+    """
+    path = os.path.join(folder, RESULTS)
+    if not os.path.lexists(path):
+        return set()
+    with open_regular(path, path) as file:
+        records, _ = _whole_lines(path, file.readall())
+    if records:
+        _check(path, records[0], campaign, settings)
+    return _done(records, retry_invalid)
+
+
+def _done(records: List[Dict[str, Any]], retry_invalid: bool) -> Set[str]:
+    latest = {record["run_id"]: record for record in records if record["type"] == "run"}
+    return {run_id for run_id, run in latest.items() if run["valid"] or not retry_invalid}
+
+
+def _whole_lines(path: str, content: bytes) -> Tuple[List[Dict[str, Any]], int]:
+    """The records of a file, and where the last of its whole lines ends. Raises ConfigError: it is not a sweep's."""
+    end = content.rfind(b"\n") + 1
+    lines = content[:end].split(b"\n")[:-1]
+    parsed = [_parse(line) for line in lines]
+    # zeros, where the disk had the length but not the bytes
+    while parsed and parsed[-1] is None and b"\0" in lines[-1]:
+        end -= len(lines.pop()) + 1
+        parsed.pop()
+    if parsed[0] is None if parsed else not _may_be_ours(content):
+        raise ConfigError(f"{path}: is not of `edgegs sweep`; give the campaign another out")
+    if None in parsed:
+        n = parsed.index(None) + 1
+        raise ConfigError(f"{path}:{n}: is damaged in the middle; keep it, and give the campaign another out")
+    return [record for record in parsed if record is not None], end
+
+
+def _check(path: str, first: Dict[str, Any], campaign: str, settings: Dict[str, Any]) -> None:
+    """Raises ConfigError: a file's first line is not this campaign's."""
+    if first.get("type") != "campaign" or first.get("kind") != KIND or first.get("schema") != SCHEMA:
+        raise ConfigError(f"{path}: is not of this version's `edgegs sweep`; give the campaign another out")
+    if first.get("campaign") == campaign:
+        return
+    keys = _differing(first.get("settings") or {}, settings)
+    raise ConfigError(
+        f"{path}: holds results of a campaign that differs in {', '.join(keys) or 'its settings'}; "
+        "figures of two campaigns do not belong into one table: give this one another out, or undo the change"
+    )
+
+
+def _kept(record: Dict[str, Any]) -> Dict[str, Any]:
+    record.pop("series", None)
+    return record
+
+
 def _may_be_ours(content: bytes) -> bool:
     """Whether a file without one whole line can be what a power cut left of a first one."""
     begun = content.rstrip(b"\0")
@@ -208,7 +248,7 @@ def _parse(line: bytes) -> Optional[Dict[str, Any]]:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and "type" in record else None
+    return _kept(record) if isinstance(record, dict) and "type" in record else None
 
 
 def _differing(old: Dict[str, Any], new: Dict[str, Any], above: str = "") -> List[str]:
@@ -233,7 +273,7 @@ def in_words(run: Dict[str, Any]) -> str:
     if "fps" in run:
         parts.append(f"{run['fps']:.1f} FPS")
     if run.get("energy"):
-        parts.append("{:.2f} W, {:.3f} J a frame".format(run["energy"]["mean_w"], run["energy"]["j_per_frame"]))
+        parts.append("{:.2f} W, {:.3g} J a frame".format(run["energy"]["mean_w"], run["energy"]["j_per_frame"]))
     parts.append("valid" if run["valid"] else "INVALID: " + "; ".join(one["text"] for one in run["reasons"]))
     return "{}: {}".format(run["run_id"], ", ".join(parts))
 

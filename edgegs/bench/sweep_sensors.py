@@ -6,12 +6,12 @@ import collections
 import os
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgegs.bench import validity
-from edgegs.bench.campaign import Sensing
+from edgegs.bench.campaign import MAX_READINGS, Sensing
 from edgegs.telemetry.board import Board
 from edgegs.telemetry.power import rail_note
 from edgegs.telemetry.reader import SensorReader
@@ -19,8 +19,10 @@ from edgegs.telemetry.readings import ABSENT, Sample
 from edgegs.telemetry.sampler import Sampler
 from edgegs.telemetry.sources import make_collectors, told
 
-#: Readings kept: a day at the fastest rate would fill the memory of a small board, and no window is that long.
-_MAX_SAMPLES = 200_000
+#: A temperature's course is judged over at least so many readings.
+_SLOPE_SAMPLES = 10
+#: Periods that are waited for the reading behind the end of a window.
+_TAIL_PERIODS = 3
 #: A sensor that does not answer for so long is left alone for that reading.
 _READ_TIMEOUT_S = 0.5
 
@@ -96,7 +98,7 @@ class Sensors:
         self._sensing = sensing
         reader = SensorReader(_READ_TIMEOUT_S)
         collectors = make_collectors(sensing.source, sensing.sysfs_root, reader, board, sensing.interval_s)
-        self._samples: Deque[Sample] = collections.deque(maxlen=_MAX_SAMPLES)
+        self._samples: Deque[Sample] = collections.deque(maxlen=MAX_READINGS + 100)
         self._lock = threading.Lock()
         self._sampler = Sampler(collectors, sensing.interval_s, None, self._take, reader)
         self.rails: List[str] = []
@@ -132,6 +134,33 @@ class Sensors:
         with self._lock:
             while len(self._samples) > 1:
                 self._samples.popleft()
+
+    def covers(self, end_ns: int) -> bool:
+        """Whether there is a reading behind the end of a window, or none is to be expected any more."""
+        latest = self.latest
+        if latest is not None and latest.t_mono_ns >= end_ns:
+            return True
+        return time.monotonic_ns() - end_ns > _TAIL_PERIODS * self._sensing.interval_s * 1e9
+
+    def steadiness(
+        self, least_s: float, most_s: float, max_slope_c_per_min: float
+    ) -> Iterator[Tuple[bool, Optional[float]]]:
+        """Asked again and again: whether to go on (the temperature is steady, or has had its time), and its slope."""
+        began_ns = time.monotonic_ns()
+        span_ns = int(max(least_s, _SLOPE_SAMPLES * self._sensing.interval_s) * 1e9)
+        slope: Optional[float] = None
+        seen: Optional[Sample] = None
+        while True:
+            now_ns = time.monotonic_ns()
+            latest = self.latest
+            if latest is not seen:
+                seen = latest
+                recent = [one for one in self.since(now_ns - span_ns) if one.t_mono_ns >= began_ns]
+                slope = validity.slope(recent)
+            is_steady = slope is not None and abs(slope) <= max_slope_c_per_min
+            has_none = latest is not None and not latest.temp_c
+            took_s = (now_ns - began_ns) / 1e9
+            yield took_s >= most_s or (took_s >= least_s and (is_steady or has_none)), slope
 
     def rail(self) -> Optional[str]:
         """Whose watts count: as the campaign says; else the board's total, the GPU's own, or the only one."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _OF_THE_CHIP = re.compile(r"cpu|gpu|soc|(^|[^a-z])tj|package|tctl|tdie|coretemp|k10temp", re.IGNORECASE)
 #: A machine that slept: the monotonic clock stands still then, and no gap shows.
 _MAX_SUSPENDED_S = 0.1
+#: Fewer readings than this have no slope.
+_SLOPE_POINTS = 4
 #: A rate limit counts as held from this share on.
 _HELD = 0.97
 
@@ -104,7 +106,7 @@ def notes(evidence: Evidence) -> List[Reason]:
         found.append(Reason("no_power", "no power was read: there are no watts and no joules"))
     if all(one.throttle is None for one in evidence.samples):
         found.append(Reason("throttling_unknown", "nothing on this machine tells whether it throttles"))
-    if not evidence.is_idle and evidence.slope_c_per_min is None:
+    if not evidence.is_idle and not watched(evidence.samples):
         found.append(Reason("temperature_unknown", "no temperature was read: it may have been rising"))
     if evidence.other_load is None:
         found.append(Reason("other_load_unknown", "what other processes took of the processor could not be read"))
@@ -204,10 +206,13 @@ def _clock_moved(evidence: Evidence, rules: Rules) -> Iterator[Reason]:
 
 
 def _not_settled(evidence: Evidence, rules: Rules) -> Iterator[Reason]:
-    slope, most = evidence.slope_c_per_min, rules.max_temp_slope_c_per_min
-    if slope is not None and abs(slope) > most:
-        text = f"the temperature still moved by {slope:+.1f} C a minute at the start (limit {most:g})"
+    moved, most = evidence.slope_c_per_min, rules.max_temp_slope_c_per_min
+    if moved is not None and abs(moved) > most:
+        text = f"the temperature still moved by {moved:+.1f} C a minute at the start (limit {most:g})"
         yield Reason("not_settled", text)
+    elif moved is None and watched(evidence.samples):
+        text = f"the temperature was read fewer than {_SLOPE_POINTS} times before the start: whether it stood still is"
+        yield Reason("not_settled", text + " not known; warm up longer, or lower telemetry.interval_s")
 
 
 def _temp_drift(evidence: Evidence, rules: Rules) -> Iterator[Reason]:
@@ -299,7 +304,7 @@ def slope(samples: Sequence[Sample]) -> Optional[float]:
     slopes = []
     for sensor in watched(samples):
         points = [(one.t_mono_ns / 6e10, one.temp_c[sensor]) for one in samples if sensor in one.temp_c]
-        if len(points) >= 4:
+        if len(points) >= _SLOPE_POINTS:
             minutes, degrees = np.asarray(points).T
             minutes = minutes - minutes.mean()
             slopes.append(float(minutes @ (degrees - degrees.mean()) / (minutes @ minutes)))

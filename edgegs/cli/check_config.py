@@ -49,7 +49,12 @@ def main(args: argparse.Namespace) -> int:
         # Not through the general handler: each line starts with file:line, so that editors can jump there.
         print(error, file=sys.stderr)
         return error.exit_code
-    for key, path in (("scene.path", config.scene.path), ("camera.background", _background(config))):
+    needed = {
+        "scene.path": config.scene.path,
+        "camera.background": _background(config),
+        "telemetry.textfile": os.path.dirname(config.telemetry.textfile or "") or None,
+    }
+    for key, path in needed.items():
         if path is not None and not os.path.exists(path):
             print(f"{one_line(args.config)}: warning: {key}: there is no {one_line(path)} yet", file=sys.stderr)
     if args.effective:

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Optional
 
+from edgegs.words import duration
+
 #: Seconds before the first word: what is quick needs none.
 _QUIET_S = 1.0
 #: Seconds between two lines where there is no terminal.
@@ -60,10 +62,5 @@ class Progress:
         text = f"edgegs: {self._title}: {self._unit}{self._done:,} of {self._of:,}"
         n_done = self._done - self._first
         if n_done > 0 and self._done < self._of:
-            text += f", {_duration((now - self._began) * (self._of - self._done) / n_done)} left"
+            text += f", {duration((now - self._began) * (self._of - self._done) / n_done)} left"
         return text
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -36,8 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         "--compare",
         nargs=2,
         metavar=("A", "B"),
-        help="compare two configurations, each named by its runs' id without -rN, on several boards BOARD:ID "
-        "(default: every variant with baseline, every board with the first)",
+        help="say how B does against A; each is a configuration, named by its runs' id without -rN, on several boards "
+        "BOARD:ID (default: every variant against baseline, every board against the first)",
     )
     return parser
 

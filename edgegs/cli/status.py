@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from edgegs.cli.ask import DEFAULT_URL, MAX_BYTES, add_options, ask, base_url, foreign
+from edgegs.cli.status_parts import given_up, limits
 from edgegs.errors import DeviceError, EdgegsError
 from edgegs.files import read_regular
 from edgegs.findings import one_line
+from edgegs.words import duration
 
 #: Where systemd's RuntimeDirectory of the service lies; and how old what it left there may be, seconds.
 SERVICE_FOLDER, FRESH_S = "/run/edgegs", 30.0
@@ -95,7 +97,7 @@ def lines(status: Dict[str, Any]) -> List[List[str]]:
         "{:.0f}x{:.0f}".format(*size) if None not in size else "",
         "" if fps is None else f"{fps:.1f} FPS",
         _times(status.get("frame_ms"), "a frame"),
-        "" if uptime is None else f"up {_duration(uptime)}",
+        "" if uptime is None else f"up {duration(uptime)}",
     )
     stages = _dict(status, "stages")
     for stage in [*STAGES, *(name for name in stages if name not in STAGES)]:
@@ -103,9 +105,7 @@ def lines(status: Dict[str, Any]) -> List[List[str]]:
     tell("temperature", *_figures(_dict(status, "temp_c"), "{} {:.1f} °C"))
     tell("power", *_figures(_dict(status, "power_w"), "{} {:.2f} W"))
     tell("sources", *_scalars(_dict(status, "sources")))
-    governor = _dict(status, "governor")
-    if governor:
-        tell("governor", *_scalars({key: value for key, value in governor.items() if key != "reason"}))
+    tell("governor", given_up(status), *(f"{name} {text}" for name, text, _ in limits(status)))
     tell("camera", *_scalars(_dict(status, "camera")))
     tell("background", *_scalars(_dict(status, "background")))
     throttle = status.get("throttle")
@@ -162,9 +162,3 @@ def _figures(values: Dict[str, Any], form: str) -> List[str]:
 def _scalars(values: Dict[str, Any]) -> List[str]:
     known = {name: value for name, value in values.items() if isinstance(value, (str, int, float)) and value != ""}
     return [f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in known.items()]
-
-
-def _duration(seconds: float) -> str:
-    minutes, left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"

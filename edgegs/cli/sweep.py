@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, List, Optional
 
 from edgegs.cli.progress import Progress
 from edgegs.errors import UsageError
+from edgegs.words import duration
 
 if TYPE_CHECKING:
     from edgegs.bench.campaign import Campaign
@@ -31,7 +32,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "it, and keep one line a run. The same command goes on where it was stopped, by Ctrl-C or by a power cut.",
     )
     parser.add_argument("campaign", metavar="CAMPAIGN.yaml", help="what to measure; start from configs/field.yaml")
-    parser.add_argument("--dry-run", action="store_true", help="print the runs in their order, and how long they take")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs that are left, and how long they take")
     parser.add_argument("--retry-invalid", action="store_true", help="make runs that were invalid once more")
     parser.add_argument(
         "--allow-power-modes",
@@ -83,18 +84,22 @@ def _check_variants(campaign: Campaign) -> None:
 
 
 def _print_plan(args: argparse.Namespace, campaign: Campaign) -> int:
+    from edgegs.bench.sweep_results import look
+
     plan = campaign.plan()
-    each_s = campaign.settle_s + campaign.warmup_s + campaign.measure_s
-    idle_s = campaign.settle_s + campaign.idle_s if campaign.idle_s else 0.0
-    runs_s = each_s * len(plan)
-    total_s = runs_s + idle_s * (max(1, len(campaign.power_modes)) + runs_s // campaign.idle_every_s)
+    done = look(campaign.out, campaign.sha256(), campaign.settings(), args.retry_invalid)
+    left = [planned for planned in plan if planned.run_id not in done]
+    left_s = campaign.lasts_s(campaign.run_s * len(left), len({planned.power_mode for planned in left}))
     if args.json:
-        runs = [dict(one.params(), run_id=one.run_id, order=one.order) for one in plan]
-        print(json.dumps({"runs": runs, "seconds": round(total_s), "campaign": campaign.sha256()}))
+        runs = [dict(one.params(), run_id=one.run_id, order=one.order) for one in left]
+        told = {"runs": runs, "done": len(plan) - len(left), "of": len(plan), "seconds": round(left_s)}
+        print(json.dumps(dict(told, campaign=campaign.sha256())))
     else:
-        for one in plan:
+        for one in left:
             print(f"{one.order:>4}  {one.run_id}")
-        print(f"{len(plan)} runs, at least {duration(total_s)}; results: {campaign.out}")
+        there = f" of {len(plan)}, the others are there" if done else ""
+        time_left = f"at least {duration(left_s)}" if left else "nothing to do"
+        print(f"{len(left)} runs{there}; {time_left}; results: {campaign.out}")
     return 0
 
 
@@ -140,6 +145,8 @@ def _sweep(args: argparse.Namespace, campaign: Campaign) -> int:
                 results.write_table()
         else:
             log.info("%s: all %d runs are there; nothing is left to measure", results.path, len(plan))
+            if results.records[-1].get("reason") != "complete":  # cut off behind its last run
+                results.end("complete", len(plan))
             results.write_table()
         return _finish(args, results, len(plan), reason)
 
@@ -153,20 +160,18 @@ def _finish(args: argparse.Namespace, results: Results, n_planned: int, reason: 
         print(json.dumps(dict(summary, causes=dict(causes))))
     else:
         why = " ({})".format(", ".join(f"{code} {n}" for code, n in causes.most_common())) if causes else ""
-        print(f"{len(runs)} of {n_planned} runs measured, {n_invalid} of them invalid{why}")
+        again = "; --retry-invalid makes these once more" if n_invalid else ""
+        print(f"{len(runs)} of {n_planned} runs measured, {n_invalid} of them invalid{why}{again}")
         print(f"{results.path}\nedgegs report {results.path} -o report.html")
     if reason != "complete":
         log.warning("stopped by %s; the same command goes on from here", reason)
     elif runs and n_invalid == len(runs):
-        log.error("every run is invalid: there is nothing to publish; see docs/field.md")
+        log.error(
+            "every run is invalid: there is nothing to publish; mend the cause (see docs/field.md), then run the same "
+            "command with --retry-invalid"
+        )
         return 1
     return _EXIT[reason]
-
-
-def duration(seconds: float) -> str:
-    """As people say it: "50 min", "2 h 05 min"."""
-    minutes = max(1, round(seconds / 60))
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _Shown:

@@ -12,9 +12,9 @@ import sys
 import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
+from edgegs.cli.status_parts import figures, given_up, limits, number, outputs, stages, throttled
 from edgegs.errors import AccessError, DeviceError
 from edgegs.findings import one_line
-from edgegs.frame import STAGES
 
 #: Seconds between two looks, and between two lines where there is no page.
 EVERY_S, LINE_EVERY_S = 1.0, 2.0
@@ -27,40 +27,6 @@ _COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "white")
 
 
 # ---- what is shown, without a terminal -------------------------------------------------------------------------
-
-
-def number(value: Any) -> Optional[float]:
-    """A sensible number, else None."""
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and -1e15 < value < 1e15
-    return float(value) if known else None
-
-
-def mapping(value: Any) -> Dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def figures(value: Any) -> Dict[str, float]:
-    """The entries that are numbers."""
-    found = {one_line(str(name))[:40]: number(one) for name, one in mapping(value).items()}
-    return {name: one for name, one in found.items() if one is not None}
-
-
-def stages(value: Any) -> List[Tuple[str, float, Optional[float]]]:
-    """(stage, p50, p95) in the pipeline's order; what is not as it should be is left out."""
-    found = {name: figures(one) for name, one in mapping(value).items()}
-    order = [name for name in STAGES if name in found] + [name for name in found if name not in STAGES]
-    return [(one_line(name)[:20], found[name]["p50"], found[name].get("p95")) for name in order if "p50" in found[name]]
-
-
-def outputs(status: Dict[str, Any]) -> List[Dict[str, Any]]:
-    listed = status.get("outputs")
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-
-
-def throttled(status: Dict[str, Any]) -> Optional[List[str]]:
-    """The causes; None where nothing can tell."""
-    causes = status.get("throttle")
-    return [one_line(str(one))[:40] for one in causes] if isinstance(causes, list) else None
 
 
 def line(status: Dict[str, Any]) -> str:
@@ -80,6 +46,9 @@ def line(status: Dict[str, Any]) -> str:
         parts.append(f"{hottest} {degrees[hottest]:.1f} °C")
     causes = throttled(status)
     parts += ["THROTTLED: " + " ".join(causes)] if causes else []
+    governed = given_up(status)
+    parts += [f"governor: {governed}"] if governed else []
+    parts += [f"{name} {text}" for name, text, _ in limits(status)]
     listed = outputs(status)
     up = sum(one.get("state") == "up" for one in listed)
     down = [one_line(str(one.get("name") or one.get("uri") or "?")) for one in listed if one.get("state") != "up"]
@@ -169,10 +138,12 @@ def page(status: Dict[str, Any], history: History, problem: str = "") -> Any:
         sensors.add_row(text("throttled", "bold red"), text(", ".join(causes), "bold red"))
     elif causes is not None:
         sensors.add_row(text("throttled"), text("no", "green"))
-    governor = mapping(status.get("governor"))
-    if governor:
-        shown = [f"{key} {value}" for key, value in governor.items() if isinstance(value, (str, int, float))]
-        sensors.add_row(text("governor"), text(", ".join(shown)[:100]))
+    governed = given_up(status)
+    if governed:
+        sensors.add_row(text("governor"), text(governed, "bold"))
+    for name, told_limit, held in limits(status):
+        style = {True: "green", False: "bold red", None: "yellow"}[held]
+        sensors.add_row(text(f"limit {name}"), text(told_limit, style))
     parts.append(sensors)
     table = Table("output", "state", "frames", "FPS", "dropped", "", box=None, pad_edge=False)
     for one in outputs(status):

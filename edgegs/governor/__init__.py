@@ -11,8 +11,19 @@ Pure: no clock, no sensor, no renderer of its own. The daemon feeds it and does 
 from __future__ import annotations
 
 from edgegs.governor.control import Governor, Step
-from edgegs.governor.ladder import Ladder, Rung, Setting, build_ladder
+from edgegs.governor.ladder import Ladder, Rung, Setting, build_ladder, rung_at
 from edgegs.governor.limits import Limits
 from edgegs.governor.sensors import board_power, hottest
 
-__all__ = ["Governor", "Ladder", "Limits", "Rung", "Setting", "Step", "board_power", "build_ladder", "hottest"]
+__all__ = [
+    "Governor",
+    "Ladder",
+    "Limits",
+    "Rung",
+    "Setting",
+    "Step",
+    "board_power",
+    "build_ladder",
+    "hottest",
+    "rung_at",
+]

@@ -129,6 +129,7 @@ class Governor:
         if now_s - self._last > GAP_S:
             for watch in self._watches:
                 watch.begin(now_s)
+            self._unheld = dict.fromkeys(self._unheld, now_s)
         self._last = now_s
         self._take(now_s, fps, work_ms, power_w, temp_c)
         self._learn(now_s)
@@ -139,7 +140,11 @@ class Governor:
                 pressing.append((pressure, watch))
         pressing.sort(key=lambda item: -item[0].amount)
         self._tell_held(now_s, {watch.name for _, watch in pressing})
-        return self._down(now_s, pressing) if pressing else self._up(now_s, fps or 0.0)
+        if any(pressure.n_rungs for pressure, _ in pressing):
+            return self._down(now_s, pressing)
+        for pressure, watch in pressing:
+            self._tell_unheld(now_s, watch, pressure.reason)
+        return self._up(now_s, fps or 0.0)
 
     def notes(self) -> List[Dict[str, Any]]:
         """Events that are no steps, since the last call: sensors lost and back, limits that cannot be held."""
@@ -147,10 +152,14 @@ class Governor:
         return notes
 
     def status(self) -> Dict[str, Any]:
-        """For ``/status``: rung, setting, limits with what is measured, and the last step's reason."""
-        setting = self.setting
+        """For ``/status``: rung, setting, limits with what is measured, and the last step's reason.
+
+        A limit is ``held`` until it presses and nothing is left to give up; None: not known, nothing is measured.
+        """
+        rung = self.rung  # once: another thread may ask while a step is made
+        setting = self.ladder[rung].setting
         return {
-            "rung": self.rung,
+            "rung": rung,
             "of": len(self.ladder) - 1,
             "scale": setting.scale,
             "n_splats": setting.n_splats,
@@ -163,7 +172,7 @@ class Governor:
                     "bound": watch.bound,
                     "value": watch.latest,
                     "state": watch.state,
-                    "held": watch.name not in self._unheld,
+                    "held": watch.name not in self._unheld if watch.state == "present" else None,
                 }
                 for watch in self._watches
             },
@@ -203,8 +212,8 @@ class Governor:
             self._note("limit_on", watch, f"the {sensor} can be read: this limit is held from now on")
 
     def _note(self, action: str, watch: Watch, reason: str) -> None:
-        event = {"kind": "governor", "action": action, "limit": watch.name, "bound": watch.bound, "reason": reason}
-        self._notes.append(event)
+        event = {"kind": "governor", "action": action, "rung": self.rung, "of": len(self.ladder) - 1}
+        self._notes.append(dict(event, limit=watch.name, bound=watch.bound, reason=reason))
 
     def _learn(self, now_s: float) -> None:
         """Remember what one rung more costs; see whether conditions have become better than when a trial failed."""
@@ -235,28 +244,34 @@ class Governor:
 
     def _tell_held(self, now_s: float, pressing: Set[str]) -> None:
         for watch in self._watches:
-            if watch.name in pressing:
+            if watch.name in pressing or watch.state != "present":  # what is not measured is not known to be held
                 if watch.name in self._unheld:
                     self._unheld[watch.name] = now_s
             elif now_s - self._unheld.get(watch.name, now_s) >= HELD_AGAIN_S:
                 del self._unheld[watch.name]
                 self._note("held", watch, "this limit is held again")
 
+    def _tell_unheld(self, now_s: float, watch: Watch, reason: str) -> None:
+        if watch.name not in self._unheld:
+            self._unheld[watch.name] = now_s
+            self._note("unheld", watch, reason)
+
     def _down(self, now_s: float, pressing: Sequence[Tuple[Pressure, Watch]]) -> Optional[Step]:
         for pressure, watch in pressing:
+            if not pressure.n_rungs:
+                self._tell_unheld(now_s, watch, pressure.reason)
+                continue
             target = self._worse(watch, pressure.n_rungs)
             if target == self.rung:
-                if watch.name not in self._unheld:
-                    self._unheld[watch.name] = now_s
-                    self._note("unheld", watch, f"{pressure.reason}: nothing is left to give up for it")
+                self._tell_unheld(now_s, watch, f"{pressure.reason}: nothing is left to give up for it")
                 continue
             dwell = URGENT_DWELL_S if pressure.urgent else watch.dwell_s
             if now_s - self._stepped < dwell:
-                return None
+                continue  # another limit may not have to wait that long
             self._remember(now_s, watch)
             if watch is not self._fps:
                 self._limit_rate()
-            return self._step(now_s, target, watch, pressure.reason)
+            return self._step(now_s, target, pressure.reason, watch, pressure.value)
         return None
 
     def _limit_rate(self) -> None:
@@ -290,9 +305,9 @@ class Governor:
 
     def _up(self, now_s: float, fps: float) -> Optional[Step]:
         watches = [watch for watch in self._watches if watch.state != "absent"]
-        if self.rung == 0 or not watches:
+        if self.rung == 0 or not self._watches:
             return None
-        if now_s - self._stepped < max(watch.up_dwell_s for watch in watches):
+        if now_s - self._stepped < max(watch.up_dwell_s for watch in watches or self._watches):
             return None
         target = self.rung - 1
         levels: Dict[str, float] = {}
@@ -305,7 +320,7 @@ class Governor:
             return None
         self._trials[target] = _Trial(now_s, levels)
         reason = "there is room: " + ", ".join(f"{levels[w.name]:.1f} {_UNITS[w.name]}" for w in watches)
-        return self._step(now_s, target, None, reason)
+        return self._step(now_s, target, reason if watches else "none of the limits can be measured here")
 
     def _ratio(self, now_s: float, watch: Watch, fps: float) -> float:
         """How many times harder the next better rung is for a limit: as measured lately, else as expected."""
@@ -322,7 +337,9 @@ class Governor:
             return True
         return failure.better_since is not None and now_s - failure.better_since >= ROOM_S * (2.0**failure.n - 1)
 
-    def _step(self, now_s: float, rung: int, watch: Optional[Watch], reason: str) -> Step:
+    def _step(
+        self, now_s: float, rung: int, reason: str, watch: Optional[Watch] = None, value: Optional[float] = None
+    ) -> Step:
         before, self.rung = self.rung, rung
         action = "down" if rung > before else "up"
         crossed = self.ladder[before + 1 : rung + 1] if rung > before else self.ladder[rung + 1 : before + 1]
@@ -341,7 +358,7 @@ class Governor:
             "sh_degree": setting.sh_degree,
             "fps_cap": setting.fps,
             "limit": None if watch is None else watch.name,
-            "value": None if watch is None else watch.latest,
+            "value": None if value is None else round(value, 3),
             "bound": None if watch is None else watch.bound,
             "reason": reason,
         }

@@ -106,6 +106,11 @@ def snap(levels: Sequence[int], n: float) -> int:
     return min(levels, key=lambda level: abs(level - n), default=0)
 
 
+def rung_at(ladder: Ladder, cost: float) -> int:
+    """The worst rung that costs the picture no more than this."""
+    return max(index for index, rung in enumerate(ladder) if rung.cost <= cost)
+
+
 def with_ceiling(ladder: Ladder, fps: float) -> Ladder:
     """The same rungs with at most ``fps`` frames a second from the second one on, and the caps below in proportion."""
     caps = [rung.setting.fps for rung in ladder if rung.setting.fps is not None]

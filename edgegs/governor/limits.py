@@ -69,14 +69,16 @@ class Pressure(NamedTuple):
 
     Attributes:
         amount: how hard, 1 for a tenth beyond the limit, or ten degrees; to compare limits by.
-        n_rungs: how many rungs to go at once.
+        n_rungs: how many rungs to go at once; 0: none, less quality is no help.
         urgent: whether damage or throttling is near: a short dwell.
-        reason: for the log.
+        value: what presses, over the span that the limit is judged by, in the limit's unit.
+        reason: the same in words, for the log.
     """
 
     amount: float
     n_rungs: int
     urgent: bool
+    value: float
     reason: str
 
 
@@ -114,8 +116,11 @@ class Watch:
 
     def restart(self, now_s: float) -> None:
         """A step was made: values of the rung before do not count."""
-        self._values.clear()
+        self._forget()
         self._since = now_s
+
+    def _forget(self) -> None:
+        self._values.clear()
 
     def add(self, now_s: float, value: Optional[float]) -> None:
         """Take a value, or note that there is none."""
@@ -127,11 +132,11 @@ class Watch:
             self.state = "absent"
         elif self.state == "present" and now_s - self._seen >= LOST_S:
             self.state = "lost"
-            self._values.clear()
+            self._forget()
 
     def settled(self, now_s: float) -> Optional[float]:
         """What this rung gives now; None: too few values."""
-        values = _last(self._values, now_s, WINDOW_S)
+        values = _last(self._values, now_s, WINDOW_S, MIN_VALUES)
         return self._middle(values) if len(values) >= MIN_VALUES else None
 
     def typical(self, now_s: float) -> Optional[float]:
@@ -180,8 +185,8 @@ class FpsWatch(Watch):
         super().__init__(bound)
         self._possible: Deque[Tuple[float, float]] = collections.deque()
 
-    def restart(self, now_s: float) -> None:
-        super().restart(now_s)
+    def _forget(self) -> None:
+        super()._forget()
         self._possible.clear()
 
     def add_possible(self, now_s: float, fps: float) -> None:
@@ -200,14 +205,18 @@ class FpsWatch(Watch):
         value, wanted = self.settled(now_s), self.wanted(setting)
         if value is None or value >= FPS_TOLERANCE * wanted:
             return None
-        if (self.typical(now_s) or 0.0) >= FPS_IDLE * wanted:
-            return None
         short = 1 - value / wanted
+        n_rungs = 1 + (short > 0.2) + 2 * (short > 0.4)
         reason = f"{value:.1f} frames a second, {wanted:g} are to be held"
-        return Pressure(10 * short, 1 + (short > 0.2) + 2 * (short > 0.4), False, reason)
+        possible, idle = self.typical(now_s) or 0.0, FPS_IDLE * wanted
+        if possible >= idle:
+            if (self.level(now_s) or 0.0) < idle:
+                return None  # not for long: the scene may just have become more work
+            n_rungs, reason = 0, f"{reason}, {possible:.1f} could be drawn: something else holds them up"
+        return Pressure(10 * short, n_rungs, False, value, reason)
 
     def typical(self, now_s: float) -> Optional[float]:
-        values = _last(self._possible, now_s, WINDOW_S)
+        values = _last(self._possible, now_s, WINDOW_S, MIN_VALUES)
         return statistics.median(values) if len(values) >= MIN_VALUES else None
 
     def level(self, now_s: float) -> Optional[float]:
@@ -240,7 +249,7 @@ class PowerWatch(Watch):
             return None
         over = value / self.bound - 1
         reason = f"{value:.2f} W, at most {self.bound:g} W"
-        return Pressure(10 * over, 1 + (over > 0.1) + (over > 0.25), False, reason)
+        return Pressure(10 * over, 1 + (over > 0.1) + (over > 0.25), False, value, reason)
 
     def level(self, now_s: float) -> Optional[float]:
         return _quantile(self._values, now_s, 0.9)
@@ -300,12 +309,12 @@ class TempWatch(Watch):
             if slope is not None and over + HORIZON_S * slope <= 0:
                 return None  # it cools, and fast enough
             reason = f"{value:.1f} C, at most {self.bound:g} C"
-            return Pressure(1 + over / 10, 1 + (over > 3) + 2 * (over > 6), True, reason)
+            return Pressure(1 + over / 10, 1 + (over > 3) + 2 * (over > 6), True, value, reason)
         if slope is None or slope <= SETTLED_C_S or over + HORIZON_S * slope <= 0:
             return None
         ahead = over + HORIZON_S * slope
         reason = f"{value:.1f} C and {60 * slope:+.1f} C a minute: {self.bound:g} C in {abs(over / slope):.0f} s"
-        return Pressure(ahead / 10, 1 + (ahead > 4) + (ahead > 8), False, reason)
+        return Pressure(ahead / 10, 1 + (ahead > 4) + (ahead > 8), False, value, reason)
 
     def level(self, now_s: float) -> Optional[float]:
         value, slope = self.settled(now_s), self.slope(now_s)
@@ -330,13 +339,15 @@ def _keep(values: Deque[Tuple[float, float]], now_s: float, value: float, since_
         values.popleft()
 
 
-def _last(values: Iterable[Tuple[float, float]], now_s: float, window_s: float) -> List[float]:
-    return [value for t, value in values if now_s - t < window_s]
+def _last(values: Iterable[Tuple[float, float]], now_s: float, window_s: float, at_least: int = 1) -> List[float]:
+    """Those of the window; of longer, where frames take so long that these are fewer than ``at_least``."""
+    found = [value for t, value in values if now_s - t < window_s]
+    return found if len(found) >= at_least else [value for _, value in values][-at_least:]
 
 
 def _quantile(values: Deque[Tuple[float, float]], now_s: float, share: float) -> Optional[float]:
     """Of the last ``ROOM_S``; None where they are not full."""
     if not values or now_s - values[0][0] < ROOM_S - SETTLE_S - 1.0:
         return None
-    ordered = sorted(_last(values, now_s, ROOM_S))
+    ordered = sorted(_last(values, now_s, ROOM_S, MIN_VALUES))
     return ordered[int(share * (len(ordered) - 1) + 0.5)] if len(ordered) >= MIN_VALUES else None

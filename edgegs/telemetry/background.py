@@ -9,13 +9,10 @@ import time
 from typing import Optional, Tuple
 
 from edgegs.sinks.backoff import Backoff
-from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Power, Readings
+from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Readings
 from edgegs.telemetry.wake import Wakeup
 
 log = logging.getLogger("edgegs.telemetry")
-
-#: Rails that already are the total of a board; "VIN" is Thor's.
-TOTAL_RAILS = ("VIN", "POM_5V_IN", "VDD_IN")
 
 #: A value is given for so many periods after it came; then it is stale, and absent.
 STALE_PERIODS = 2.5
@@ -28,9 +25,6 @@ RETRY_S = (1.0, 30.0)
 
 #: How long ``close`` waits for the thread; one that a service holds is left behind.
 _CLOSE_S = 2.0
-
-#: More than any board draws.
-_ABSURD_W = 1000.0
 
 
 class Life:
@@ -176,18 +170,3 @@ class Background(Collector):
             backoff.opened(began)
             backoff.failed(time.monotonic())
         self._next(life, backoff, backoff.next_wait())
-
-
-def put_rail(readings: Readings, name: str, milliwatts: float, method: str) -> None:
-    """Take a rail's power, unless it is none; the total is known by its name, and never put together from parts."""
-    watts = milliwatts / 1e3
-    if not 0.0 <= watts <= _ABSURD_W:
-        readings.failed[name] = f"absurd: {watts:g} W"
-    elif watts == 0.0 and name in TOTAL_RAILS:
-        readings.failed[name] = "reads 0 W, which a running board cannot draw"
-    else:
-        readings.power_w[name] = Power(watts, method)
-        if name in TOTAL_RAILS and (
-            readings.total_rail is None or TOTAL_RAILS.index(name) < TOTAL_RAILS.index(readings.total_rail)
-        ):
-            readings.total_rail = name

@@ -74,9 +74,12 @@ class Clocks(SysfsCollector):
                 limits = [float(number(results[path]) * domain.to_hz) for path in domain.files[1:]]
                 if 0 <= limits[0] <= limits[1]:
                     readings.clk_limits_hz[domain.name] = (limits[0], limits[1])
+            except (OSError, ValueError):
+                pass  # a board without these files still has a clock
+            try:
                 if domain.load:
                     readings.load[domain.name] = min(1.0, max(0.0, number(results[domain.load]) / 1000.0))
             except (OSError, ValueError):
-                pass  # a board without these files still has a clock
-        readings.throttle = self._held_down.judge(readings)
+                pass
+        self._held_down.judge(readings)
         conclude(readings, bool(readings.clk_hz), bool(self._domains))

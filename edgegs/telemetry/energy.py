@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from edgegs.telemetry.readings import Power
+from edgegs.telemetry.readings import Power, Sample
 
 #: Share of a window that must lie between readings that belong together.
 MIN_COVERAGE = 0.9
@@ -183,8 +183,16 @@ class EnergyMeter:
         self._max_gap_s = max_gap_s
         self._rails: Dict[str, _Rail] = {}
 
+    def take(self, sample: Sample) -> None:
+        """Take a sample's readings of all rails. A value that was sent before the sample's time holds until then."""
+        for rail, power in sample.power_w.items():
+            t_ns = sample.power_t_ns[rail]
+            self.add(rail, t_ns, power)
+            if t_ns < sample.t_mono_ns:
+                self.add(rail, sample.t_mono_ns, Power(power.watts, power.method))  # not a counter's joules again
+
     def add(self, rail: str, t_ns: int, power: Power) -> None:
-        """Take one reading of a rail (``t_ns`` monotonic nanoseconds, rising)."""
+        """Take one reading of a rail at monotonic nanoseconds; one that is not later than its last is left out."""
         self._rails.setdefault(rail, _Rail()).add(t_ns, power, self._max_gap_s)
 
     def measure(self, begin_ns: int, end_ns: int) -> Dict[str, RailEnergy]:
@@ -200,11 +208,6 @@ class EnergyMeter:
             found[name] = rail_energy(integral, counter, rail.method, seconds)
             rail.forget(end_ns)
         return found
-
-    def window(self, begin_ns: int, end_ns: int) -> Dict[str, float]:
-        """``measure``, but only the joules, and only of the rails whose window is valid."""
-        measured = self.measure(begin_ns, end_ns)
-        return {rail: energy.joules for rail, energy in measured.items() if energy.joules is not None}
 
 
 class _Rail:
@@ -224,8 +227,13 @@ class _Rail:
         if before is None:
             return
         if power.energy_j is not None:
-            watts = power.energy_j / ((t_ns - before[0]) / 1e9)
-            self.counter.append(Segment(before[0], watts, t_ns, watts))
+            length = t_ns - before[0]
+            if not measured and power.watts > 0:
+                # The watts are the counter's own mean, and so tell how long it counted: one that was set to zero on the
+                # way counted for less than the time since the last reading.
+                length = min(length, max(1, round(power.energy_j / power.watts * 1e9)))
+            watts = power.energy_j / (length / 1e9)
+            self.counter.append(Segment(t_ns - length, watts, t_ns, watts))
         if measured or power.energy_j is None:  # else the watts are the counter's own and would only repeat it
             self.integral += join((before, (t_ns, power.watts)), max_gap_s)
 

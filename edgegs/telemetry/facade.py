@@ -17,7 +17,7 @@ from edgegs.telemetry.history import History
 from edgegs.telemetry.nvml import NvmlCollector
 from edgegs.telemetry.power import rail_note
 from edgegs.telemetry.reader import SensorReader
-from edgegs.telemetry.readings import ABSENT, UNREADABLE, Power, Sample
+from edgegs.telemetry.readings import ABSENT, UNREADABLE, Sample
 from edgegs.telemetry.recorder import Recorder
 from edgegs.telemetry.sampler import Sampler
 from edgegs.telemetry.sources import SOURCES, make_collectors, told
@@ -33,7 +33,6 @@ CLOCK_STEP_S = 0.25
 
 #: Events that a snapshot shows.
 _RECENT_EVENTS = 20
-
 
 #: Samples after which a source that was asked for should have answered.
 _PATIENCE = 5
@@ -88,7 +87,6 @@ class Telemetry:
         self._sampler = Sampler(collectors, interval_s, self._cut, self._sampled, reader)
         self._window = StageWindow()
         self._energy = EnergyMeter(max_gap_s=3 * interval_s)
-        self._metered_ns: Dict[str, int] = {}
         self._changes = LogLimiter()
         self._n_samples = 0
         self._history = History()
@@ -156,9 +154,10 @@ class Telemetry:
             self._info = facts
             self._sensors = facts["sensors"]
             self._running = True
-            self._throttled = {cause: 1 for cause in sample.throttle or []}
+            self._throttled = dict.fromkeys(sample.throttle_known, 0)
+            self._throttled.update({cause: 1 for cause in sample.throttle or []})
         self._previous = sample
-        self._meter(sample)
+        self._energy.take(sample)
         self._record("start", facts)
         for cause in sample.throttle or []:
             self.event("throttle_on", cause=cause)
@@ -246,7 +245,7 @@ class Telemetry:
 
     def _sampled(self, sample: Sample) -> None:
         self._tell_of_source(sample)
-        self._meter(sample)
+        self._energy.take(sample)
         self._watch(sample)
         data, self._closed = self._closed, None
         if data is None:
@@ -278,16 +277,6 @@ class Telemetry:
         if self._n_samples == _PATIENCE and asked is not None and not asked.success:
             log.warning("telemetry.source %s gives nothing: %s", self._source, asked.cause or "it is not here")
 
-    def _meter(self, sample: Sample) -> None:
-        for rail, power in sample.power_w.items():
-            t_ns = sample.power_t_ns[rail]
-            if t_ns > self._metered_ns.get(rail, -1):
-                self._energy.add(rail, t_ns, power)
-            if t_ns < sample.t_mono_ns:  # of a source that sends: its last value holds until now
-                t_ns = sample.t_mono_ns
-                self._energy.add(rail, t_ns, Power(power.watts, power.method))  # not a counter's joules again
-            self._metered_ns[rail] = t_ns
-
     def _watch(self, sample: Sample) -> None:
         """Turn changes since the previous sample into events."""
         offset = self._wall_ns() - time.monotonic_ns()
@@ -300,6 +289,8 @@ class Telemetry:
         was, now = set(before.throttle or []), set(sample.throttle or [])
         passed_s = (sample.t_mono_ns - before.t_mono_ns) / 1e9
         with self._lock:
+            for cause in sample.throttle_known:  # from 0 on: a counter that appears with its first event hides that one
+                self._throttled.setdefault(cause, 0)
             for cause in now:
                 self._throttled_s[cause] = self._throttled_s.get(cause, 0.0) + passed_s
             for cause in now - was:

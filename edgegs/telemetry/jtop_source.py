@@ -16,9 +16,10 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from edgegs.telemetry.background import RETRY_S, Background, Life, put_rail
+from edgegs.telemetry.background import RETRY_S, Background, Life
+from edgegs.telemetry.power import put_rail
 from edgegs.telemetry.readings import Readings
-from edgegs.telemetry.sysfs import TEMP_MAX_C, TEMP_MIN_C
+from edgegs.telemetry.sysfs import NOT_A_SENSOR, put_temperature
 from edgegs.telemetry.throttle import HeldDown
 
 METHOD = "jtop"
@@ -30,9 +31,6 @@ MIN_PERIOD_S, MAX_PERIOD_S = 1.0, 10.0
 
 #: Rails begin with a letter. "2-00081" is a USB-C port of 4.x: the power that it offers, not what is drawn.
 _RAIL = re.compile(r"^[A-Za-z]")
-
-#: A constant, not a measurement.
-_NOT_A_SENSOR = re.compile(r"^pmic", re.IGNORECASE)
 
 #: Its service's clock of the GPU is in kHz, but what NVML told it is in MHz.
 _NVML_GOVERNOR = "nvml"
@@ -104,17 +102,17 @@ def _fill_power(readings: Readings, power: Mapping[str, Any]) -> None:
         if milliwatts is None:
             readings.failed[name] = "has no power"
         else:
-            put_rail(readings, name, milliwatts, METHOD)
+            put_rail(readings, name, milliwatts / 1e3, METHOD)
 
 
 def _fill_temperature(readings: Readings, name: str, sensor: Mapping[str, Any]) -> None:
     degrees = _number(sensor.get("temp"))
-    if _NOT_A_SENSOR.match(name):
+    if NOT_A_SENSOR.match(name):
         return
-    if degrees is None or sensor.get("online") is False or not TEMP_MIN_C < degrees < TEMP_MAX_C:
-        readings.failed[name] = "offline or absurd" + ("" if degrees is None else f": reads {degrees:g} C")
+    if degrees is None or sensor.get("online") is False:
+        readings.failed[name] = "offline"
     else:
-        readings.temp_c[name] = degrees
+        put_temperature(readings, name, degrees)
 
 
 def _fill_gpu(readings: Readings, gpu: Mapping[str, Any]) -> None:
@@ -180,7 +178,7 @@ class Jtop(Background):
                     beat = now
                     readings = self._new()
                     fill(readings, client)
-                    readings.throttle = self._held_down.judge(readings)
+                    self._held_down.judge(readings)
                     self._put(life, readings)
                 if life.wait(self._poll_s):
                     return

@@ -10,9 +10,9 @@ import logging
 import queue
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
-from edgegs.telemetry.nvml_card import ABSURD_W, Card, CardValues, Device, NoCard, load
+from edgegs.telemetry.nvml_card import ABSURD_W, REASONS, Card, CardValues, Device, NoCard, load
 from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Power, Readings
 from edgegs.telemetry.wake import Wakeup
 
@@ -168,7 +168,7 @@ class NvmlCollector(Collector):
         ):
             if name in values:
                 target[key] = values[name]
-        readings.throttle = self._throttle(taken)
+        self._fill_throttle(readings, taken)
 
     def _fill_power(self, readings: Readings, taken: _Taken) -> None:
         values, before = taken.values.values, self._counted
@@ -188,16 +188,20 @@ class NvmlCollector(Collector):
         if "power_instant" in values and "power_average" in values:
             readings.power_w[AVERAGE_RAIL] = Power(values["power_average"], AVERAGE)
 
-    def _throttle(self, taken: _Taken) -> Optional[List[str]]:
+    def _fill_throttle(self, readings: Readings, taken: _Taken) -> None:
         before, self._before = self._before, taken
-        causes = list(taken.values.reasons or [])
+        values = taken.values
+        if values.reasons is None and not values.held_ns:
+            return  # the card cannot tell
+        causes = list(values.reasons or [])
         if before is not None and before.opening == taken.opening:
-            for cause, held in taken.values.held_ns.items():
+            for cause, held in values.held_ns.items():
                 grown = held - before.values.held_ns.get(cause, held)
                 if grown >= _MIN_HELD_NS and cause not in causes:
                     causes.append(cause)
-        known = taken.values.reasons is not None or bool(taken.values.held_ns)
-        return causes if known else None
+        readings.throttle = causes
+        named = [] if values.reasons is None else list(REASONS.values())
+        readings.throttle_known = list(dict.fromkeys([*named, *values.held_ns]))
 
 
 class _Errand:

@@ -29,7 +29,7 @@ _HELD_FIELDS = {
 }
 
 #: Bits of the clocks' event reasons. Left out: idle (1), clocks set by the user (2) and by a display (0x100).
-_REASONS = {
+REASONS = {
     0x4: "gpu_power_cap",
     0x8: "gpu_hw_slowdown",
     0x10: "gpu_sync_boost",
@@ -200,7 +200,7 @@ class Card:
             if hasattr(self._nvml, function):  # the second is the first's older name
                 bits = self._ask(got, function, partial(getattr(self._nvml, function), self._handle))
                 if bits is not None:
-                    got.reasons = [cause for bit, cause in _REASONS.items() if bits & bit]
+                    got.reasons = [cause for bit, cause in REASONS.items() if bits & bit]
                     return
 
     def _take(

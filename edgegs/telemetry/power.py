@@ -13,8 +13,8 @@ from edgegs.telemetry.sysfs import SysfsCollector, conclude, find
 
 IIO, HWMON, RAPL = "ina3221_iio", "ina3221_hwmon", "rapl_counter"
 
-#: Rails that already are the total: the others are parts of them and must never be added.
-TOTAL_RAILS = ("POM_5V_IN", "VDD_IN")
+#: Rails that already are the total: the others are parts of them and must never be added. "VIN" is Thor's.
+TOTAL_RAILS = ("VIN", "POM_5V_IN", "VDD_IN")
 
 #: What a rail's figure does not contain, for reports.
 RAIL_NOTES = {
@@ -35,6 +35,17 @@ _ABSURD_W = 1000.0
 def rail_note(rail: str) -> str:
     """What the figure of ``rail`` leaves out; "" where nothing is known."""
     return RAIL_NOTES.get(rail, RAIL_NOTES["package"] if rail.startswith("package") else "")
+
+
+def put_rail(readings: Readings, name: str, watts: float, method: str) -> None:
+    """Take a rail's power, unless it is none; the total is known by its name, and never put together from parts."""
+    if not 0.0 <= watts <= _ABSURD_W:
+        readings.failed[name] = f"absurd: {watts:g} W"
+    elif watts == 0.0 and name in TOTAL_RAILS:
+        readings.failed[name] = "reads 0 W, which a running board cannot draw"
+    else:
+        readings.power_w[name] = Power(watts, method)
+        readings.total_rail = next((total for total in TOTAL_RAILS if total in readings.power_w), None)
 
 
 class _Rail(NamedTuple):
@@ -103,28 +114,16 @@ class Ina3221(SysfsCollector):
             try:
                 values = [number(results[path]) for path in rail.files]
                 watts = values[0] / 1e3 if rail.method == IIO else values[0] * values[1] / 1e6
-                self._check(rail.name, watts)
-                readings.power_w[rail.name] = Power(watts, rail.method)
+                put_rail(readings, rail.name, watts, rail.method)
             except ValueError as error:
                 readings.failed[rail.name] = str(error)
             except OSError as error:
                 self._fail(readings, rail.name, error)
         for label, cause in self._label_errors.items():
             self._fail(readings, label, cause)
-        for total in TOTAL_RAILS:
-            if total in readings.power_w:
-                readings.total_rail = total
-                break
         conclude(readings, bool(readings.power_w), self._devices > 0)
         if readings.state == UNREADABLE and "permission denied" in readings.cause:
             readings.cause += ": this board lets only root read its power monitor; a udev rule can allow it"
-
-    @staticmethod
-    def _check(rail: str, watts: float) -> None:
-        if not 0.0 <= watts <= _ABSURD_W:
-            raise ValueError(f"absurd: {watts:g} W")
-        if watts == 0.0 and rail in TOTAL_RAILS:
-            raise ValueError("reads 0 W, which a running board cannot draw")
 
 
 class Rapl(SysfsCollector):
@@ -171,14 +170,12 @@ class Rapl(SysfsCollector):
                 continue
             counted = True
             now = self._clock()
-            before = self._previous.get(name)
-            self._previous[name] = (now, counter)
-            if before is None or now <= before[0]:
-                continue
+            before = self._previous.setdefault(name, (now, counter))
             used = counter - before[1]
-            if used < 0:
-                if wrap is None:
-                    continue
+            if now <= before[0] or used == 0:
+                continue  # the first reading; or it has not moved yet, and the next difference bridges this moment
+            self._previous[name] = (now, counter)
+            if used < 0 and wrap is not None:
                 used += wrap
             watts = used / 1e6 / (now - before[0])
             if 0.0 < watts <= _ABSURD_W:

@@ -23,8 +23,9 @@ class Power:
     """One rail's power.
 
     Attributes:
-        watts: at the moment of reading, or the mean since the previous reading for an energy counter.
-        method: how it was measured: "ina3221_iio", "ina3221_hwmon" or "rapl_counter".
+        watts: at the moment of reading.
+        method: how it was measured: "ina3221_iio", "jtop", "nvml_instant" … One that ends in "_counter" tells that the
+            watts are ``energy_j``'s own mean, and so how long these joules took.
         energy_j: joules since the previous reading, where the hardware counts energy itself.
     """
 
@@ -45,6 +46,7 @@ class Readings:
         temp_c, clk_hz, load: degrees Celsius, hertz, and 0..1, by sensor or clock domain.
         clk_limits_hz: (lowest, highest) frequency that is allowed now, by clock domain.
         throttle: causes seen now; empty when none, None when this collector cannot tell.
+        throttle_known: causes that this collector looked for, seen or not.
         throttle_counts: throttling events that the hardware counted since the previous reading.
         failed: sensors that exist but gave no value, with the cause.
         details: other figures, by a name that says the unit ("gpu_power_limit_w").
@@ -63,6 +65,7 @@ class Readings:
     clk_limits_hz: Dict[str, Tuple[float, float]] = field(default_factory=dict)
     load: Dict[str, float] = field(default_factory=dict)
     throttle: Optional[List[str]] = None
+    throttle_known: List[str] = field(default_factory=list)
     throttle_counts: Dict[str, int] = field(default_factory=dict)
     failed: Dict[str, str] = field(default_factory=dict)
     details: Dict[str, float] = field(default_factory=dict)
@@ -122,6 +125,7 @@ class Sample:
     clk_limits_hz: Dict[str, Tuple[float, float]] = field(default_factory=dict)
     load: Dict[str, float] = field(default_factory=dict)
     throttle: Optional[List[str]] = None
+    throttle_known: List[str] = field(default_factory=list)
     throttle_counts: Dict[str, int] = field(default_factory=dict)
     details: Dict[str, float] = field(default_factory=dict)
     ram_bytes: Dict[str, float] = field(default_factory=dict)
@@ -163,6 +167,7 @@ def merge(t_mono_ns: int, readings: Iterable[Readings]) -> Sample:
             sample.throttle = seen + [cause for cause in one.throttle if cause not in seen]
             for cause in one.throttle:
                 sample.sources.setdefault("throttle", {}).setdefault(cause, source)
+        sample.throttle_known += [cause for cause in one.throttle_known if cause not in sample.throttle_known]
         for cause, count in one.throttle_counts.items():
             sample.throttle_counts[cause] = sample.throttle_counts.get(cause, 0) + count
     return sample

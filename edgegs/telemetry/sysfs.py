@@ -14,8 +14,8 @@ from edgegs.telemetry.readings import ABSENT, UNREADABLE, USABLE, Collector, Rea
 #: No sensor on these boards works outside; an offline Orin zone says -256 and a missing probe often 127.
 TEMP_MIN_C, TEMP_MAX_C = -40.0, 126.0
 
-#: A constant (100 or 50 C, by release), not a measurement.
-_NOT_A_SENSOR = re.compile(r"^pmic[-_]die$", re.IGNORECASE)
+#: PMIC-Die, PMIC to jtop and tegrastats: a constant (100 or 50 C, by release), not a measurement.
+NOT_A_SENSOR = re.compile(r"^pmic([-_]?die)?$", re.IGNORECASE)
 
 #: One core of a desktop's many: the package temperature beside them says enough.
 _ONE_CORE = re.compile(r"^Core \d+$")
@@ -36,6 +36,14 @@ def find(root: str, *patterns: str) -> List[str]:
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern)), key=natural):
             found.setdefault(os.path.realpath(path), path)
     return list(found.values())
+
+
+def put_temperature(readings: Readings, name: str, degrees: float) -> None:
+    """Take a temperature in Celsius, unless no sensor of a board can have it."""
+    if TEMP_MIN_C < degrees < TEMP_MAX_C:
+        readings.temp_c[name] = degrees
+    else:
+        readings.failed[name] = f"offline or absurd: reads {degrees:g} C"
 
 
 class SysfsCollector(Collector):
@@ -75,12 +83,9 @@ class TemperatureCollector(SysfsCollector):
         results = self.reader.read(path for _, path in self._sensors)
         for name, path in self._sensors:
             try:
-                degrees = number(results[path]) / 1000.0
-                if not TEMP_MIN_C < degrees < TEMP_MAX_C:
-                    raise ValueError(f"reads {degrees:g} C")
-                readings.temp_c[name] = degrees
+                put_temperature(readings, name, number(results[path]) / 1000.0)
             except ValueError as error:
-                readings.failed[name] = f"offline or absurd: {error}"
+                readings.failed[name] = str(error)
             except OSError as error:
                 self._fail(readings, name, error)
         conclude(readings, bool(readings.temp_c), bool(self._sensors))
@@ -100,7 +105,7 @@ class ThermalZones(TemperatureCollector):
                 kind = text(types[os.path.join(zone, "type")])
             except OSError:
                 continue
-            if kind and not _NOT_A_SENSOR.match(kind):
+            if kind and not NOT_A_SENSOR.match(kind):
                 name = unique(kind, (taken for taken, _ in self._sensors))
                 self._sensors.append((name, os.path.join(zone, "temp")))
 
@@ -121,7 +126,7 @@ class HwmonTemperatures(TemperatureCollector):
                 chip_name = text(names[os.path.join(chip, "name")])
             except OSError:
                 continue
-            if _NOT_A_SENSOR.match(chip_name):
+            if NOT_A_SENSOR.match(chip_name):
                 continue
             inputs = find(chip, "temp*_input")
             labels = self.reader.read(path[: -len("input")] + "label" for path in inputs)

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 from edgegs.children import TiedChild
-from edgegs.telemetry.background import RETRY_S, Background, Life, put_rail
+from edgegs.telemetry.background import RETRY_S, Background, Life
+from edgegs.telemetry.power import put_rail
 from edgegs.telemetry.readings import Readings
-from edgegs.telemetry.sysfs import TEMP_MAX_C, TEMP_MIN_C
+from edgegs.telemetry.sysfs import NOT_A_SENSOR, put_temperature
 
 METHOD = "tegrastats"
 
@@ -37,8 +38,6 @@ _TEMPERATURE = re.compile(r"(?:^|(?<=\s))([A-Za-z][\w.-]*)@(-?\d+(?:\.\d+)?)C(?=
 #: "POM_5V_IN 933/933", "VDD_IN 5336mW/4970mW": now, and the mean since the program's start.
 _RAIL = re.compile(r"(?:^|(?<=\s))([A-Za-z]\w*) (-?\d+)(mW)?/(-?\d+)(mW)?(?=\s|$)")
 
-#: A constant, not a measurement.
-_NOT_A_SENSOR = re.compile(r"^pmic", re.IGNORECASE)
 #: No rails: an input of the power monitor that nothing is connected to, and memory, of a line that was cut off.
 _NOT_A_RAIL = ("NC", "RAM", "SWAP", "IRAM")
 
@@ -107,14 +106,10 @@ def _engine(pattern: re.Pattern[str], text: str) -> Tuple[Optional[int], Optiona
 def fill(readings: Readings, line: Line) -> None:
     """Put a line's values into ``readings``, in SI units. Of a rail's two figures the one of now."""
     for name, (now, _) in line.rails_mw.items():
-        put_rail(readings, name, now, METHOD)
+        put_rail(readings, name, now / 1e3, METHOD)
     for name, degrees in line.temp_c.items():
-        if _NOT_A_SENSOR.match(name):
-            continue
-        if TEMP_MIN_C < degrees < TEMP_MAX_C:
-            readings.temp_c[name] = degrees
-        else:
-            readings.failed[name] = f"offline or absurd: reads {degrees:g} C"
+        if not NOT_A_SENSOR.match(name):
+            put_temperature(readings, name, degrees)
     for name, (load, mhz) in (("gpu", line.gpu), ("emc", line.emc)):
         if load is not None:
             readings.load[name] = min(1.0, load / 100.0)

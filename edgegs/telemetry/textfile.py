@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -9,10 +10,13 @@ import threading
 from typing import Callable, Optional
 
 from edgegs.files import replace
+from edgegs.telemetry.wake import Wakeup
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".prom"
+#: For all to read: the collector is another user.
+_MODE = 0o644
 #: Seconds that the end of a run waits for a disk.
 _STOP_S = 3.0
 
@@ -41,7 +45,8 @@ class Textfile:
         self._path, self._render, self._interval_s = path, render, max(0.1, interval_s)
         folder, name = os.path.split(path)
         self._temporary = os.path.join(folder, f".{name}.{os.getpid()}.new")
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wake: Optional[Wakeup] = None
         self._thread = threading.Thread(target=self._work, name="edgegs-textfile", daemon=True)
         self._error: Optional[str] = None
 
@@ -51,23 +56,22 @@ class Textfile:
         return self._error
 
     def start(self) -> None:
+        self._wake = Wakeup()
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and remove the file; takes no longer than a few seconds, and never raises."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(_STOP_S)
-        for path in (self._path, self._temporary):
-            try:
-                os.unlink(path)
-            except OSError:
-                pass  # never written, or its disk is gone
+        self._stopping = True
+        if self._wake is None:
+            self._remove()
+        else:
+            self._wake.set()
+            self._thread.join(_STOP_S)  # one that a disk holds longer removes the file when that comes back
 
     def write(self) -> bool:
         """Write once; False when that failed, with the reason in ``error`` (logged when it is a new one)."""
         try:
-            replace(self._path, self._render(), self._temporary)
+            replace(self._path, self._render(), self._temporary, _MODE)
         except Exception as error:  # a full disk or a broken sensor must not end the thread
             told = _told(error)
             if told != self._error:
@@ -80,10 +84,17 @@ class Textfile:
         return True
 
     def _work(self) -> None:
-        while True:
+        assert self._wake is not None
+        while not self._stopping:
             self.write()
-            if self._stopping.wait(self._interval_s):
-                return
+            self._wake.wait(self._interval_s)
+        self._remove()
+        self._wake.close()
+
+    def _remove(self) -> None:
+        for path in (self._path, self._temporary):
+            with contextlib.suppress(OSError):  # never written, or its disk is gone
+                os.unlink(path)
 
 
 def _told(error: Exception) -> str:

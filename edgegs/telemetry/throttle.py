@@ -39,15 +39,15 @@ class HeldDown:
     def __init__(self) -> None:
         self._before = False
 
-    def judge(self, readings: Readings) -> Optional[List[str]]:
-        """The causes by a reading's GPU clock, limits and load; None where one of them is missing."""
+    def judge(self, readings: Readings) -> None:
+        """Set ``throttle`` by a reading's GPU clock, limits and load; nobody can tell where one of them is missing."""
         limits = readings.clk_limits_hz.get("gpu")
         if limits is None or "gpu" not in readings.clk_hz or "gpu" not in readings.load:
             self._before = False
-            return None
+            return
         before = self._before
         self._before = readings.load["gpu"] >= _BUSY and readings.clk_hz["gpu"] < _BELOW * limits[1]
-        return ["gpu_clock"] if self._before and before else []
+        _tell(readings, {"gpu_clock": self._before and before})
 
 
 class Cooling(SysfsCollector):
@@ -74,21 +74,17 @@ class Cooling(SysfsCollector):
     def _read(self, readings: Readings) -> None:
         self._scan_if_due()
         results = self.reader.read(path for _, path in self._devices)
-        active: List[str] = []
-        answered = False
+        known: Dict[str, bool] = {}  # whether each cause is seen now
         for kind, path in self._devices:
             try:
-                state = number(results[path])
-                answered = True
-                if state > 0 and "cooling:" + kind not in active:
-                    active.append("cooling:" + kind)
+                cause, state = "cooling:" + kind, number(results[path])
+                known[cause] = known.get(cause, False) or state > 0
             except ValueError as error:
                 readings.failed[kind] = str(error)
             except OSError as error:
                 self._fail(readings, kind, error)
-        if answered:
-            readings.throttle = active
-        conclude(readings, answered, bool(self._devices))
+        _tell(readings, known)
+        conclude(readings, bool(known), bool(self._devices))
 
 
 class Counters(SysfsCollector):
@@ -103,8 +99,7 @@ class Counters(SysfsCollector):
     def _read(self, readings: Readings) -> None:
         self._scan_if_due()
         results = self.reader.read(path for _, path in (*self._counters, *self._alarms))
-        active: List[str] = []
-        answered = False
+        known: Dict[str, bool] = {}  # whether each cause is seen now
         for cause, path in (*self._counters, *self._alarms):
             try:
                 value = number(results[path])
@@ -114,7 +109,6 @@ class Counters(SysfsCollector):
             except OSError as error:
                 self._fail(readings, cause, error)
                 continue
-            answered = True
             if (cause, path) in self._alarms:
                 seen = value > 0
             else:
@@ -123,11 +117,9 @@ class Counters(SysfsCollector):
                 seen = grown > 0
                 if seen:
                     readings.throttle_counts[cause] = readings.throttle_counts.get(cause, 0) + grown
-            if seen and cause not in active:
-                active.append(cause)
-        if answered:
-            readings.throttle = active
-        conclude(readings, answered, bool(self._counters or self._alarms))
+            known[cause] = known.get(cause, False) or seen
+        _tell(readings, known)
+        conclude(readings, bool(known), bool(self._counters or self._alarms))
 
 
 class OverCurrent(Counters):
@@ -184,7 +176,7 @@ class KernelAlarms(Collector):
             return
         alarms = self._count()
         readings.state = USABLE
-        readings.throttle = ["oc_alarm"] if alarms else []
+        _tell(readings, {"oc_alarm": alarms > 0})
         if alarms:
             readings.throttle_counts["oc_alarm"] = alarms
 
@@ -221,3 +213,10 @@ class KernelAlarms(Collector):
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _tell(readings: Readings, known: Dict[str, bool]) -> None:
+    """Take {cause: whether it is seen now}; with none that could be read nothing is known."""
+    if known:
+        readings.throttle_known = list(known)
+        readings.throttle = [cause for cause, seen in known.items() if seen]

@@ -16,7 +16,7 @@ _Row = Tuple[float, Dict[str, float], int, int, int, int]
 
 
 class StageWindow:
-    """Collects frames; ``close`` hands out the window's figures and starts the next one. Thread-safe.
+    """Collects frames; ``cut`` hands out the window and starts the next one. Thread-safe.
 
     Args:
         begin_ns: monotonic time at which the first window begins.
@@ -61,10 +61,6 @@ class StageWindow:
             self._frames = self._redraws = 0
             self._dropped = {}
         return data
-
-    def close(self, t_ns: int) -> Dict[str, Any]:
-        """End the window at monotonic time ``t_ns``; see ``WindowData.summary``."""
-        return self.cut(t_ns).summary()
 
 
 class WindowData:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 from edgegs.findings import one_line
-from edgegs.frame import STAGES
 
 _UNITS = {"fps": "FPS", "power": "W", "temp": "°C"}
 
@@ -28,6 +27,8 @@ def figures(value: Any) -> Dict[str, float]:
 
 def stages(value: Any) -> List[Tuple[str, float, Optional[float]]]:
     """(stage, p50, p95) in the pipeline's order."""
+    from edgegs.frame import STAGES  # NumPy comes with it, and the command line must start without
+
     found = {name: figures(one) for name, one in mapping(value).items()}
     order = [name for name in STAGES if name in found] + [name for name in found if name not in STAGES]
     return [(one_line(name)[:20], found[name]["p50"], found[name].get("p95")) for name in order if "p50" in found[name]]

@@ -11,10 +11,10 @@ struct Share {
 // The contiguous items of one block: the launch has a fixed number of blocks, whatever the number of items,
 // so that no count has to travel to the host. Shares are multiples of `step` (the last may be cut short).
 DEVICE Share share_of_block(uint32 n_items, uint32 step) {
-    const uint64 n_steps = (uint64(n_items) + step - 1) / step;
-    const uint64 steps_per_block = (n_steps + n_blocks() - 1) / n_blocks();
-    const uint64 begin = block_rank() * steps_per_block * step;
-    const uint64 end = begin + steps_per_block * step;
+    const uint32 n_steps = n_items / step + (n_items % step != 0);
+    const uint32 steps_per_block = n_steps / n_blocks() + (n_steps % n_blocks() != 0);
+    const uint64 begin = uint64(block_rank()) * steps_per_block * step; // of the last blocks beyond 32 bits
+    const uint64 end = begin + uint64(steps_per_block) * step;
     Share share;
     share.begin = uint32(begin < n_items ? begin : n_items);
     share.end = uint32(end < n_items ? end : n_items);

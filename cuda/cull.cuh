@@ -13,9 +13,7 @@ DEVICE float dot(Vec3 a, Vec3 b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
 DEVICE Vec3 cross(Vec3 a, Vec3 b) {
     return {a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x};
 }
-DEVICE float clamp(float value, float low, float high) {
-    return value < low ? low : (value > high ? high : value);
-}
+DEVICE float clamp(float value, float low, float high) { return lesser(greater(value, low), high); }
 
 // The 2D covariance (pixels^2) as its three distinct entries; its determinant, and the one before the blur.
 struct Cov2d {

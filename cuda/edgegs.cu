@@ -11,10 +11,14 @@
 #include "project.cuh"
 #include "duplicate.cuh"
 #include "fused.cuh"
+#include "bins.cuh"
 #include "sort.cuh"
 #include "ranges.cuh"
 #include "rasterize.cuh"
+#include "patch.cuh"
 #include "score.cuh"
+
+#include "ceilings.cuh"
 
 using namespace edgegs;
 
@@ -46,6 +50,21 @@ KERNEL(duplicate_count, FrameParams, DUPLICATE_THREADS) { count_ordered(p); }
 KERNEL(duplicate_split_radius, FrameParams, DUPLICATE_THREADS) { duplicate_ordered<KeySplit, CullRadius>(p); }
 KERNEL(duplicate_split_tight, FrameParams, DUPLICATE_THREADS) { duplicate_ordered<KeySplit, CullTight>(p); }
 
+// bins: lists of coarse bins instead of instances of tiles
+KERNEL(project_bins_fp32, FrameParams, BINS_THREADS) { project_bins<StorageFp32>(p); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700 // shared memory has room for three
+#define PROJECTING_BLOCKS 3
+#else
+#define PROJECTING_BLOCKS 5
+#endif
+DENSE_KERNEL(project_bins_packed, FrameParams, BINS_THREADS, PROJECTING_BLOCKS) { project_bins<StoragePacked>(p); }
+KERNEL(lists_fill, FrameParams, FILL_THREADS) { fill_lists(p); }
+KERNEL(lists_sort, FrameParams, LIST_THREADS) { sort_lists(p); }
+KERNEL(rasterize_patch8_fast, FrameParams, PATCH_THREADS) { rasterize_patch<8>(p); }
+DENSE_KERNEL(rasterize_patch16_fast, FrameParams, PATCH_THREADS, 8) { rasterize_patch<16>(p); }
+KERNEL(count_patch8, FrameParams, PATCH_THREADS) { rasterize_patch<8, true>(p); }
+KERNEL(count_patch16, FrameParams, PATCH_THREADS) { rasterize_patch<16, true>(p); }
+
 KERNEL(sort_count_16, SortParams, SORT_THREADS) { sort_count<uint16>(p); }
 KERNEL(sort_count_32, SortParams, SORT_THREADS) { sort_count<uint32>(p); }
 KERNEL(sort_count_64, SortParams, SORT_THREADS) { sort_count<uint64>(p); }
@@ -64,8 +83,11 @@ KERNEL(rasterize_block_bits, FrameParams, RASTERIZE_THREADS) { rasterize_block<E
 KERNEL(rasterize_dual_exact, FrameParams, DUAL_THREADS) { rasterize_dual<ExpExact>(p); }
 KERNEL(rasterize_dual_fast, FrameParams, DUAL_THREADS) { rasterize_dual<ExpFast>(p); }
 KERNEL(rasterize_dual_bits, FrameParams, DUAL_THREADS) { rasterize_dual<ExpBits>(p); }
-KERNEL(rasterize_warp_exact, FrameParams, WARP_THREADS) { rasterize_warp<ExpExact>(p); }
-KERNEL(rasterize_warp_fast, FrameParams, WARP_THREADS) { rasterize_warp<ExpFast>(p); }
-KERNEL(rasterize_warp_bits, FrameParams, WARP_THREADS) { rasterize_warp<ExpBits>(p); }
 
 KERNEL(score_exact, FrameParams, RASTERIZE_THREADS) { score(p); }
+
+// what the device can do at most
+KERNEL(ceiling_copy, CeilingParams, CEILING_THREADS) { copy_words(p); }
+KERNEL(ceiling_multiply_add, CeilingParams, CEILING_THREADS) { run_chains<StepMultiplyAdd>(p); }
+KERNEL(ceiling_exp2, CeilingParams, CEILING_THREADS) { run_chains<StepExp2>(p); }
+KERNEL(ceiling_shared, CeilingParams, CEILING_THREADS) { load_shared(p); }

@@ -60,7 +60,7 @@ template <typename Key, typename Storage, typename Cull> DEVICE void project_dup
         Emission &e = mine[i];
         e.splat = ticket * PROJECT_THREADS + i * THREADS + thread_rank();
         e.n_tiles = 0;
-        if (e.splat < p.n_splats && project_splat<Storage, Cull>(p, e.splat, e.footprint, e.depth))
+        if (e.splat < p.n_splats && project_footprint<Storage, Cull>(p, e.splat, e.footprint, e.depth))
             e.n_tiles = Cull::n_tiles(p, e.footprint);
         link += uint64(e.n_tiles > 0) << LINK_VISIBLE_SHIFT | e.n_tiles;
     }

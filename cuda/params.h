@@ -4,6 +4,9 @@
 
 namespace edgegs {
 
+struct SplatRecord; // bins.cuh
+struct BinInstance;
+
 // One frame. Every array's first word says what indexes it.
 struct FrameParams {
     // scene (pack.py lays it out)
@@ -29,6 +32,18 @@ struct FrameParams {
     uint32 *visible_depths;          // [n_splats] depth bits, in the order of splats
     uint32 *visible_splats_unsorted; // [n_splats]
     uint32 *visible_splats;          // [n_splats] front to back
+    // key bins
+    SplatRecord *splat_records; // [n_splats]
+    BinInstance *bin_instances; // [instance_capacity] in no order
+    uint64 *instance_ticket;    // [1] the next of them; 0 between frames
+    uint32 *step_ticket;        // [1] the next splats to project, after one step for each block; 0 between frames
+    uint32 *bin_counts;         // [n_bins] entries; 0 between frames
+    uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
+    BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
+    uint32 *list_splats;        // [instance_capacity] front to back
+    uint32 *list_masks;         // [instance_capacity] patches that the splat touches
+    uint64 *patch_counts;       // [3] of all patches, until every pixel was finished: list entries looked at, splats
+                                //     picked, splats blended (with those that fill up a step)
     // duplicate -> sort -> ranges
     void *instance_keys_unsorted;     // [instance_capacity] of the variant's key type
     uint32 *instance_splats_unsorted; // [instance_capacity]
@@ -51,6 +66,8 @@ struct FrameParams {
     float fy;
     float cx;
     float cy;
+    float slope_x_max; // where the perspective Jacobian is clamped
+    float slope_y_max;
     float near_plane;
     float far_plane;
     float background[3]; // RGB
@@ -69,6 +86,10 @@ struct FrameParams {
     uint32 height;
     uint32 n_tiles_x;
     uint32 n_tiles_y;
+    uint32 n_bins_x;
+    uint32 n_bins_y;
+    uint32 bins_step; // splats that a block projects at a time, at most BINS_THREADS
+    uint32 bin_shift; // a bin is 2^this pixels wide and high
     uint32 instance_capacity;
     uint32 n_links; // of block_chain: blocks of the fused kernel
     uint32 antialiased; // whether the opacity makes up for what the blur adds to a splat
@@ -87,6 +108,18 @@ struct SortParams {
     uint32 n_blocks;          // of sort_count and sort_scatter
     uint32 first_bit;         // of this pass's digit
     uint32 n_bits;            // of this pass's digit, at most SORT_DIGIT_BITS
+};
+
+// One measurement of what the device can do (ceilings.cuh).
+struct CeilingParams {
+    const uint32 *words_in; // copy: [n_repeats, COPY_STEP, 4]; shared: [CEILING_WORDS, 4]
+    uint32 *words_out;      // as words_in
+    float *results;         // [n_blocks, CEILING_THREADS] what came out, so that none of it can be left out
+    uint32 *n_workers;      // [1] written: lanes that worked, each pixel of a pack one; shared: warps
+    float factor;           // multiply-adds: a chain goes to addend / (1 - factor)
+    float addend;
+    uint32 n_repeats; // rounds of the loop; copy: steps
+    uint32 unused;    // a whole number of 8 bytes
 };
 
 } // namespace edgegs

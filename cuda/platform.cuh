@@ -20,6 +20,9 @@ typedef long long int64;
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, Params, cuda_threads) \
     extern "C" __global__ void __launch_bounds__(cuda_threads) name(const edgegs::Params p)
+// The same, and at least so many blocks of it on a multiprocessor: registers are limited to what that leaves.
+#define DENSE_KERNEL(name, Params, cuda_threads, n_blocks) \
+    extern "C" __global__ void __launch_bounds__(cuda_threads, n_blocks) name(const edgegs::Params p)
 #define SHARED(Type, name) __shared__ Type name
 
 namespace edgegs {
@@ -49,20 +52,55 @@ DEVICE float float_from_half(uint16 bits) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 }
+// One of the word's bytes, -128 to 127: put below the bits of 2^23, which conversion units would take longer for.
+DEVICE float signed_byte_to_float(uint32 word, int byte) {
+    return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440u | byte)) - (8388608.0f + 128.0f);
+}
+DEVICE float small_to_float(uint32 value) { return __uint_as_float(value | 0x4b000000u) - 8388608.0f; } // below 2^23
+DEVICE uint16 half_from_float(float value) {
+    uint16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
 // Never fused into a multiply-add: two kernels that must agree on a float write it with these.
 DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float log_2(float value) { return log2f(value); }
 
+DEVICE void prefetch(const void *address) { asm("prefetch.global.L2 [%0];" ::"l"(address)); }
+
 // Words that blocks hand to one another within a launch.
-DEVICE uint32 take_ticket(uint32 *counter) { return atomicAdd(counter, 1u); }
+template <typename T> DEVICE T fetch_add(T *word, T value) { return atomicAdd(word, value); }
+DEVICE void fetch_min(uint32 *word, uint32 value) { atomicMin(word, value); }
+DEVICE void fetch_max(uint32 *word, uint32 value) { atomicMax(word, value); }
+DEVICE uint32 take_ticket(uint32 *counter) { return fetch_add(counter, 1u); }
+DEVICE void memory_fence() { __threadfence(); }
 DEVICE void add_to(uint64 *sum, uint64 value) { atomicAdd(sum, value); } // whole numbers: any order gives the same
 DEVICE void publish(uint64 *word, uint64 value) {
     __threadfence();
     *(volatile uint64 *)word = value;
 }
-DEVICE uint64 observe(const uint64 *word) { return *(const volatile uint64 *)word; }
+template <typename T> DEVICE T observe(const T *word) { return *(const volatile T *)word; }
 
+// Of a number and NaN, the number.
+DEVICE float lesser(float a, float b) { return fminf(a, b); }
+DEVICE float greater(float a, float b) { return fmaxf(a, b); }
+// The hardware's, right to 2^-22; below 2^-126 they see and give 0.
+DEVICE float reciprocal(float value) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+    return inverse;
+}
+DEVICE float inverse_square_root(float value) {
+    float inverse;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+    return inverse;
+}
+DEVICE float square_root_fast(float value) {
+    float root;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
+    return root;
+}
 DEVICE float square_root(float value) { return sqrtf(value); }
 DEVICE float round_up(float value) { return ceilf(value); }
 DEVICE float round_down(float value) { return floorf(value); }
@@ -74,6 +112,7 @@ DEVICE Pixels spread(float value) { return value; }
 DEVICE Pixels first_pixels(float first) { return first; } // first, first + 1, ...
 DEVICE Pixels multiply_add(Pixels a, Pixels b, Pixels c) { return fmaf(a, b, c); }
 DEVICE Pixels smaller(Pixels a, Pixels b) { return fminf(a, b); }
+DEVICE Pixels larger(Pixels a, Pixels b) { return fmaxf(a, b); }
 DEVICE Pixels select(PixelMask mask, Pixels a, Pixels b) { return mask ? a : b; }
 DEVICE PixelMask all_pixels() { return true; }
 DEVICE PixelMask no_pixels() { return false; }
@@ -87,6 +126,8 @@ DEVICE Pixels exp2_fast(Pixels x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// The same, and 0 instead of what would be denormal: below 2^-126.
+DEVICE Pixels exp2_flushed(Pixels x) { return exp2_fast(x); }
 DEVICE Pixels pixels_from_step(Pixels steps) { return __int_as_float(__float2int_rz(steps)); }
 
 } // namespace edgegs

@@ -21,6 +21,7 @@ struct StorageFp32 {
         shape.opacity = p.splat_opacities[splat];
         return shape;
     }
+    static DEVICE void prefetch_sh(const FrameParams &, uint32) {}
     template <int DEGREE> static DEVICE Vec3 sh_sum(const FrameParams &p, uint32 splat, const float (&basis)[16]) {
         constexpr int N = (DEGREE + 1) * (DEGREE + 1);
         const float *c = p.splat_sh + 3 * N * uint64(splat);
@@ -34,11 +35,17 @@ struct StorageFp32 {
     }
 };
 
+struct alignas(16) Words16 { // one load
+    uint32 words[4];
+};
+
 // RoofGS's layout, 76 bytes a splat at degree 3: means as float, the shape as eight FP16 numbers, SH as INT8 with
 // one scale for each degree and channel.
 struct StoragePacked {
     static DEVICE Shape shape(const FrameParams &p, uint32 splat) {
-        const uint16 *h = p.splat_halves + 8 * uint64(splat);
+        const Words16 halves = ((const Words16 *)p.splat_halves)[splat];
+        uint16 h[8];
+        for (int i = 0; i < 8; ++i) h[i] = uint16(halves.words[i / 2] >> 16 * (i % 2));
         Shape shape;
         for (int i = 0; i < 4; ++i) shape.quat[i] = float_from_half(h[i]);
         shape.scale = {p.half_scale * float_from_half(h[4]), p.half_scale * float_from_half(h[5]),
@@ -46,11 +53,22 @@ struct StoragePacked {
         shape.opacity = float_from_half(h[7]);
         return shape;
     }
+    // The colour is needed last: what it is made of is on its way meanwhile.
+    static DEVICE void prefetch_sh(const FrameParams &p, uint32 splat) {
+        prefetch(p.splat_sh_words + p.sh_words * uint64(splat));
+    }
     template <int DEGREE> static DEVICE Vec3 sh_sum(const FrameParams &p, uint32 splat, const float (&basis)[16]) {
         constexpr int N = (DEGREE + 1) * (DEGREE + 1), N_WORDS = (3 * N + 3) / 4;
         const uint32 *stored = p.splat_sh_words + p.sh_words * uint64(splat);
         uint32 words[N_WORDS];
-        for (int i = 0; i < N_WORDS; ++i) words[i] = stored[i];
+        if (N_WORDS % 4 == 0) { // then a splat's words begin at a multiple of 16 bytes
+            for (int i = 0; i < N_WORDS / 4; ++i) {
+                const Words16 four = ((const Words16 *)stored)[i];
+                for (int j = 0; j < 4; ++j) words[4 * i + j] = four.words[j];
+            }
+        } else {
+            for (int i = 0; i < N_WORDS; ++i) words[i] = stored[i];
+        }
         Vec3 sum = {0.0f, 0.0f, 0.0f};
         int k = 0;
         for (int degree = 0; degree <= DEGREE; ++degree) {
@@ -67,7 +85,7 @@ struct StoragePacked {
         return sum;
     }
     static DEVICE float signed_byte(const uint32 *words, int index) {
-        return float(int(words[index / 4] << (24 - 8 * (index % 4))) >> 24);
+        return signed_byte_to_float(words[index / 4], index % 4);
     }
 };
 
@@ -111,7 +129,7 @@ DEVICE float channel(float sh) {
 
 template <typename Storage> DEVICE Vec3 view_colour(const FrameParams &p, uint32 splat, Vec3 mean) {
     Vec3 d = {mean.x - p.camera_position[0], mean.y - p.camera_position[1], mean.z - p.camera_position[2]};
-    const float inverse_length = 1.0f / square_root(dot(d, d));
+    const float inverse_length = inverse_square_root(dot(d, d));
     d = {d.x * inverse_length, d.y * inverse_length, d.z * inverse_length};
     Vec3 sum;
     switch (p.sh_degree) { // the same for all: no divergence
@@ -126,11 +144,9 @@ template <typename Storage> DEVICE Vec3 view_colour(const FrameParams &p, uint32
 // cov2d = A A^T + blur I with A = J W R S (2x3). The determinant comes from Lagrange's identity,
 // |a|^2 |b|^2 - (a.b)^2 = |a x b|^2, so that thin splats lose no digits to cancellation.
 DEVICE Cov2d project_covariance(const FrameParams &p, Vec3 t, Vec3 scale, const float (&q)[4]) {
-    const float limit_x = FRUSTUM_SLACK * 0.5f * float(p.width) / p.fx;
-    const float limit_y = FRUSTUM_SLACK * 0.5f * float(p.height) / p.fy;
-    const float inverse_z = 1.0f / t.z;
-    const float slope_x = clamp(t.x * inverse_z, -limit_x, limit_x);
-    const float slope_y = clamp(t.y * inverse_z, -limit_y, limit_y);
+    const float inverse_z = reciprocal(t.z);
+    const float slope_x = clamp(t.x * inverse_z, -p.slope_x_max, p.slope_x_max);
+    const float slope_y = clamp(t.y * inverse_z, -p.slope_y_max, p.slope_y_max);
     const float jx = p.fx * inverse_z, jy = p.fy * inverse_z;
 
     // the two rows of J W
@@ -173,34 +189,55 @@ DEVICE void write_splat(const FrameParams &p, uint32 splat, Vec3 mean, float dep
     p.splat_colors[3 * uint64(splat) + 2] = colour.z;
 }
 
-// Projects one splat; false when it touches no tile. The depth is written to the splat's arrays.
-template <typename Storage, typename Cull>
-DEVICE bool project_splat(const FrameParams &p, uint32 splat, Footprint &f, float &depth) {
+// A splat on the screen, before its tiles are looked for.
+struct Projection {
+    Vec3 mean;  // world
+    float depth; // camera z
+    float u, v; // pixels
+    Cov2d cov;
+    float inverse_det;
+    float opacity;
+};
+
+// False when it cannot be drawn: behind the near plane, beyond the far one, or not finite.
+template <typename Storage> DEVICE bool project_splat(const FrameParams &p, uint32 splat, Projection &on_screen) {
     const float *m = p.splat_means + 3 * uint64(splat);
     const Vec3 mean = {m[0], m[1], m[2]};
+    const Shape shape = Storage::shape(p, splat); // loaded beside the mean, not after it
     const float *v = p.viewmat;
     const Vec3 t = {v[0] * mean.x + v[1] * mean.y + v[2] * mean.z + v[3],
                     v[4] * mean.x + v[5] * mean.y + v[6] * mean.z + v[7],
                     v[8] * mean.x + v[9] * mean.y + v[10] * mean.z + v[11]};
     if (!(t.z > p.near_plane && t.z < p.far_plane)) return false;
 
-    const Shape shape = Storage::shape(p, splat);
+    Storage::prefetch_sh(p, splat);
     const Cov2d cov = project_covariance(p, t, shape.scale, shape.quat);
-    const float inverse_det = 1.0f / cov.det;
-    f.u = p.fx * t.x / t.z + p.cx;
-    f.v = p.fy * t.y / t.z + p.cy;
+    const float inverse_det = reciprocal(cov.det);
+    const float u = p.fx * t.x / t.z + p.cx;
+    const float w = p.fy * t.y / t.z + p.cy;
     // written so that NaN and infinity fail it (also a covariance whose determinant is beyond a float)
-    if (!(inverse_det > 0.0f && f.u > -1e9f && f.u < 1e9f && f.v > -1e9f && f.v < 1e9f)) return false;
-    f.xx = cov.yy * inverse_det;
-    f.xy = -cov.xy * inverse_det;
-    f.yy = cov.xx * inverse_det;
-    f.opacity = shape.opacity;
+    if (!(inverse_det > 0.0f && u > -1e9f && u < 1e9f && w > -1e9f && w < 1e9f)) return false;
+    on_screen = {mean, t.z, u, w, cov, inverse_det, shape.opacity};
     // Mip-Splatting (Yu et al. 2024), eq. 12: the blur spreads a splat, so it is dimmed by as much
-    if (p.antialiased) f.opacity *= square_root(cov.sharp_det * inverse_det);
-    Cull::bound(p, cov, f);
+    if (p.antialiased) on_screen.opacity *= square_root(cov.sharp_det * inverse_det);
+    return true;
+}
+
+// Projects one splat and writes what the later stages read of it; false when it touches no tile.
+template <typename Storage, typename Cull>
+DEVICE bool project_footprint(const FrameParams &p, uint32 splat, Footprint &f, float &depth) {
+    Projection on_screen;
+    if (!project_splat<Storage>(p, splat, on_screen)) return false;
+    f.u = on_screen.u;
+    f.v = on_screen.v;
+    f.xx = on_screen.cov.yy * on_screen.inverse_det;
+    f.xy = -on_screen.cov.xy * on_screen.inverse_det;
+    f.yy = on_screen.cov.xx * on_screen.inverse_det;
+    f.opacity = on_screen.opacity;
+    Cull::bound(p, on_screen.cov, f);
     if (!(f.rect.x_end > f.rect.x_begin && f.rect.y_end > f.rect.y_begin)) return false;
-    depth = t.z;
-    write_splat<Storage>(p, splat, mean, t.z, f);
+    depth = on_screen.depth;
+    write_splat<Storage>(p, splat, on_screen.mean, depth, f);
     return true;
 }
 
@@ -218,7 +255,7 @@ template <typename Storage, typename Cull> DEVICE void project(const FrameParams
         Footprint f;
         float depth;
         uint32 n_tiles = 0;
-        if (project_splat<Storage, Cull>(p, splat, f, depth)) {
+        if (project_footprint<Storage, Cull>(p, splat, f, depth)) {
             n_tiles = Cull::n_tiles(p, f);
             Cull::write(p, splat, f);
         }

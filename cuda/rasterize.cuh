@@ -1,17 +1,14 @@
 // Stage 5, rasterize: the splats of a tile's list are composited front to back into its pixels (Kerbl et al. 2023, eq. 3).
-// Three rasters, one arithmetic:
+// Two rasters, one arithmetic (patch.cuh has a third, of key bins):
 //   block  the original's mapping: a block a tile, a thread a pixel, splats staged in shared memory by the block
 //   dual   after RoofGS: a thread owns two vertical pixels; a splat's power is folded into one polynomial of the
 //          pixel's place in the tile, and log2(opacity) into that, so that alpha = 2^polynomial
-//   warp   a warp owns a 16x8 patch, four vertical pixels a thread, and stages splats for itself: no block barrier;
-//          a splat that cannot reach the patch is left out while staging
-// In host-fast one thread owns the tile (or patch), as rows of PACK_PIXELS pixels.
+// In host-fast one thread owns the tile, as rows of PACK_PIXELS pixels.
 #pragma once
 
 namespace edgegs {
 
 static_assert(TILE_PIXELS == TILE_SIZE * TILE_SIZE, "a tile is square");
-static_assert(TILE_SIZE % PATCH_HEIGHT == 0 && PATCH_HEIGHT % 4 == 0, "patches of four-pixel columns fill a tile");
 
 // --- exponential: e^x and 2^x for x <= 0 (and a little above) ---
 struct ExpExact {
@@ -204,11 +201,9 @@ DEVICE FoldedSplat fold_splat(const FrameParams &p, uint32 splat, float origin_x
     return f;
 }
 
-// SKIP: leave out what no alpha reaches. Measured on an H200, the branch gains a quarter in `dual` and costs a sixth
-// in `warp`, whose splats were tested against the patch before; a pack of pixels is always worth it.
-template <typename Exponential, bool SKIP>
-DEVICE void blend_folded(PixelState &state, Pixels log2_alpha, const Colour &colour) {
-    if ((SKIP || PACK_PIXELS > 1) && !any_pixel(log2_alpha >= spread(POWER_MIN * LOG2_E))) return;
+// Leaves out what no alpha reaches: on an H200 the branch gains a quarter.
+template <typename Exponential> DEVICE void blend_folded(PixelState &state, Pixels log2_alpha, const Colour &colour) {
+    if (!any_pixel(log2_alpha >= spread(POWER_MIN * LOG2_E))) return;
     const Pixels alpha = smaller(spread(ALPHA_MAX), Exponential::exp2(log2_alpha));
     composite(state, alpha, all_pixels(), colour);
 }
@@ -258,8 +253,8 @@ template <typename Exponential> DEVICE void rasterize_dual(const FrameParams &p)
                 const Pixels flat = multiply_add(multiply_add(spread(f.xx), x, spread(f.xy * y + f.x)), x,
                                                  spread((f.yy * y + f.y) * y + f.one));
                 const Pixels step = multiply_add(spread(f.xy), x, spread(f.yy * (2.0f * y + 1.0f) + f.y));
-                blend_folded<Exponential, true>(upper[i], flat, f.colour);
-                blend_folded<Exponential, true>(lower[i], flat + step, f.colour);
+                blend_folded<Exponential>(upper[i], flat, f.colour);
+                blend_folded<Exponential>(lower[i], flat + step, f.colour);
             }
         }
     }
@@ -269,103 +264,6 @@ template <typename Exponential> DEVICE void rasterize_dual(const FrameParams &p)
         const uint32 x = tile_x + pair % PACKS_PER_ROW * PACK_PIXELS, y = tile_y + pair / PACKS_PER_ROW * 2;
         write_pixels(p, x, y, upper[i]);
         write_pixels(p, x, y + 1, lower[i]);
-    }
-}
-
-// --- warp ---
-// Whether alpha can reach 1/255 at a pixel centre within [x0, x1] x [y0, y1], relative to the splat's centre: the least
-// squared Mahalanobis distance in a rectangle without the centre is on an edge that faces it.
-DEVICE bool reaches(float xx, float xy, float yy, float x0, float x1, float y0, float y1, float bound) {
-    const float edge_x = clamp(0.0f, x0, x1), edge_y = clamp(0.0f, y0, y1);
-    if (edge_x == 0.0f && edge_y == 0.0f) return true;
-    const float y = clamp(-xy / yy * edge_x, y0, y1);
-    const float on_x = (xx * edge_x + 2.0f * xy * y) * edge_x + yy * y * y;
-    const float x = clamp(-xy / xx * edge_y, x0, x1);
-    const float on_y = (yy * edge_y + 2.0f * xy * x) * edge_y + xx * x * x;
-    return (edge_x != 0.0f && on_x <= bound) || (edge_y != 0.0f && on_y <= bound);
-}
-
-DEVICE bool reaches_patch(const FrameParams &p, uint32 splat, float x, float y) {
-    const float *conic = p.splat_conics + 4 * uint64(splat);
-    const float u = p.splat_means2d[2 * uint64(splat) + 0], v = p.splat_means2d[2 * uint64(splat) + 1];
-    const float bound = CullTight::bound_squared(conic[3]);
-    // the sums of a long thin splat round at the size of their terms: allow for it
-    return bound > 0.0f && reaches(conic[0], conic[1], conic[2], x + 0.5f - u, x + (TILE_SIZE - 0.5f) - u, y + 0.5f - v,
-                                   y + (PATCH_HEIGHT - 0.5f) - v, 1.001f * bound + 0.01f);
-}
-
-template <typename Exponential> DEVICE void rasterize_warp(const FrameParams &p) {
-    constexpr int WARPS = block_threads(WARP_THREADS) / WARP_WIDTH;
-    constexpr int BATCH = WARP_WIDTH == 1 ? RASTERIZE_BATCH : WARP_WIDTH; // splats tested at a time
-    constexpr int PACKS_PER_ROW = TILE_SIZE / PACK_PIXELS;
-    constexpr int N_COLUMNS = PACKS_PER_ROW * (PATCH_HEIGHT / 4) / WARP_WIDTH; // of four packs, of one thread
-    constexpr uint32 PATCHES = TILE_SIZE / PATCH_HEIGHT;                       // of one tile
-    struct Shared {
-        FoldedSplat splats[WARPS][BATCH];
-    };
-    SHARED(Shared, shared);
-    FoldedSplat *staged = shared.splats[warp_rank()];
-
-    const uint32 n_patches = p.n_tiles_x * p.n_tiles_y * PATCHES;
-    for (uint32 patch = block_rank() * WARPS + warp_rank(); patch < n_patches; patch += n_blocks() * WARPS) {
-        const uint32 tile = patch / PATCHES;
-        const uint32 patch_x = tile % p.n_tiles_x * TILE_SIZE;
-        const uint32 patch_y = tile / p.n_tiles_x * TILE_SIZE + patch % PATCHES * PATCH_HEIGHT;
-        const float origin_x = float(patch_x + TILE_SIZE / 2), origin_y = float(patch_y + PATCH_HEIGHT / 2);
-        const uint32 begin = p.tile_starts[tile], end = p.tile_starts[tile + 1];
-
-        PixelState states[N_COLUMNS][4];
-        for (int i = 0; i < N_COLUMNS; ++i) {
-            const int column = lane_rank() + i * WARP_WIDTH;
-            for (int row = 0; row < 4; ++row)
-                states[i][row] = fresh_pixels(p, patch_x + column % PACKS_PER_ROW * PACK_PIXELS,
-                                              patch_y + column / PACKS_PER_ROW * 4 + row);
-        }
-
-        for (uint32 batch = begin; batch < end; batch += BATCH) {
-            bool alive = false;
-            for (int i = 0; i < N_COLUMNS; ++i)
-                for (int row = 0; row < 4; ++row) alive = alive || any_pixel(states[i][row].alive);
-            if (warp_ballot(alive) == 0) break;
-
-            // stage the splats that reach the patch, in order
-            int n_staged = 0;
-            for (int k = lane_rank(); k < BATCH; k += WARP_WIDTH) {
-                const bool is_splat = batch + k < end;
-                const uint32 splat = is_splat ? p.instance_splats[batch + k] : 0;
-                const bool stays = is_splat && reaches_patch(p, splat, float(patch_x), float(patch_y));
-                const uint32 staying = warp_ballot(stays);
-                if (stays)
-                    staged[n_staged + count_bits(staying & ((1u << lane_rank()) - 1u))] =
-                        fold_splat(p, splat, origin_x, origin_y);
-                n_staged += count_bits(staying);
-            }
-            warp_sync();
-
-            for (int k = 0; k < n_staged; ++k) {
-                const FoldedSplat f = staged[k];
-                for (int i = 0; i < N_COLUMNS; ++i) {
-                    const int column = lane_rank() + i * WARP_WIDTH;
-                    const Pixels x = first_pixels(float(column % PACKS_PER_ROW * PACK_PIXELS - TILE_SIZE / 2) + 0.5f);
-                    const float top = float(column / PACKS_PER_ROW * 4 - PATCH_HEIGHT / 2) + 0.5f;
-                    const Pixels one = multiply_add(multiply_add(spread(f.xx), x, spread(f.x)), x, spread(f.one));
-                    const Pixels slope = multiply_add(spread(f.xy), x, spread(f.y));
-                    for (int row = 0; row < 4; ++row) {
-                        const Pixels y = spread(top + float(row));
-                        const Pixels log2_alpha = multiply_add(multiply_add(spread(f.yy), y, slope), y, one);
-                        blend_folded<Exponential, false>(states[i][row], log2_alpha, f.colour);
-                    }
-                }
-            }
-            warp_sync(); // staged is written again
-        }
-
-        for (int i = 0; i < N_COLUMNS; ++i) {
-            const int column = lane_rank() + i * WARP_WIDTH;
-            for (int row = 0; row < 4; ++row)
-                write_pixels(p, patch_x + column % PACKS_PER_ROW * PACK_PIXELS,
-                             patch_y + column / PACKS_PER_ROW * 4 + row, states[i][row]);
-        }
     }
 }
 

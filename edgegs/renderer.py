@@ -1,6 +1,4 @@
-"""One frame, top to bottom: the launches in the order of cuda/edgegs.cu.
-
-    project -> duplicate -> sort -> ranges -> rasterize
+"""One frame, top to bottom: camera, launches (edgegs/pipelines.py), picture.
 
 Counts stay on the device; the host learns them with the finished picture. When the instances outgrew their
 buffer, the frame is drawn again with a larger one: a frame is right or an error, never short of a splat.
@@ -10,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,21 +16,10 @@ from edgegs.backends.base import Backend, Buffer, Fetch, Params
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
 from edgegs.frame import STAGES, Frame
-from edgegs.kernels.variants import depth_bits, digit_plan, variant
+from edgegs.kernels.variants import depth_bits, suits_wide, variant
 from edgegs.pack import AnyScene, PackedScene, upload
-from edgegs.room import DIGITS, MAX_INSTANCES, TILE, C, first_capacity, grown_capacity, most_splats, renderer_bytes
-
-#: Bits of a float depth that can differ: depths are positive.
-DEPTH_KEY_BITS = 31
-
-
-class Launch(NamedTuple):
-    """One kernel launch of a frame, and the stage that its time counts for."""
-
-    stage: str
-    kernel: str
-    n_blocks: int
-    params: Params
+from edgegs.pipelines import Launch, make_pipeline
+from edgegs.room import MAX_INSTANCES, TILE, C, first_capacity, grown_capacity, most_splats, n_tiles, renderer_bytes
 
 
 @dataclass
@@ -77,44 +64,25 @@ class Renderer:
         keep_scores: bool = False,
     ) -> None:
         self.backend = backend
-        self.variant = variant(variant_name, backend.name, isinstance(scene, PackedScene))
         self.width, self.height = int(width), int(height)
+        wide = suits_wide(scene.n_splats, self.width, self.height, backend.n_blocks)
+        self.variant = variant(variant_name, backend.name, isinstance(scene, PackedScene), wide)
         self.n_splats, self.sh_degree = scene.n_splats, scene.sh_degree
         self.n_frames = 0
         self._size = (self.width, self.height)
-        if max(self._tiles()) > 0xFFFF:
+        if max(self._size) > 0xFFFF * TILE:
             raise DeviceError(f"a picture of {self.width}x{self.height} has too many tiles")
-        self._buffers: Dict[str, Buffer] = {}
-        self._instance_buffers: List[Buffer] = []
         n = self.n_splats
+        if keep_scores and self.variant.key == "bins":
+            raise ValueError("scores are added up tile by tile: another key than bins")
         self._check_room(scene.sh_degree, takes_backdrop, keep_float, keep_scores)
         # the sizes below are products of Python integers: nothing wraps before MAX_INSTANCES refuses it
-        self._alloc("splat_means2d", (n, 2), "f4")
-        self._alloc("splat_depths", (n,), "f4")
-        self._alloc("splat_conics", (n, 4), "f4")
-        self._alloc("splat_colors", (n, 3), "f4")
-        self._alloc("n_instances", (1,), "u8")
-        self._alloc("n_visible", (1,), "u8")
-        self._alloc("tile_starts", (self._n_tiles + 1,), "u4")
+        self._pipeline = make_pipeline(backend, self.variant, n, self.width, self.height)
+        self._buffers = dict(self._pipeline.buffers)
+        self._scores: Optional[Buffer] = None
         if keep_scores:
-            self._alloc("splat_scores", (n,), "u8")
-            backend.upload(self._buffers["splat_scores"], np.zeros(n, np.uint64))
-        self._fused_blocks = -(-n // int(C["PROJECT_THREADS"])) if self.variant.key == "packed32" else 0
-        if self.variant.key == "packed32":
-            self._alloc("block_chain", (max(1, self._fused_blocks),), "u8")
-            self._alloc("block_ticket", (1,), "u4")
-            for name in ("n_instances", "n_visible", "block_chain", "block_ticket"):
-                backend.upload(self._buffers[name], np.zeros(self._buffers[name].shape, self._buffers[name].dtype))
-        else:
-            self._alloc("splat_rects", (n, 4), "u2")
-            self._alloc("splat_n_tiles", (n,), "u4")
-            self._alloc("block_counts", (backend.n_blocks, 2), "u8")
-            if self.variant.culling == "tight":
-                self._alloc("splat_extents", (n, 2), "f4")
-        if self.variant.key == "split":
-            depths = [backend.alloc("visible_depths", (n,), "u4") for _ in range(2)]
-            orders = [backend.alloc("visible_splats", (n,), "u4") for _ in range(2)]
-            self._visible = (depths, orders)
+            self._scores = self._buffers["splat_scores"] = backend.alloc("splat_scores", (n,), "u8")
+            backend.upload(self._scores, np.zeros(n, np.uint64))
         # pictures have a slot for each frame that may be under way: one is read back while the next is drawn
         pictures: Dict[str, Any] = {"pixel_bgr": ((self.height, self.width, 3), "u1")}
         if keep_float:
@@ -127,10 +95,6 @@ class Renderer:
         shape, dtype = pictures["pixel_bgr"]
         self._backdrops = [backend.alloc("pixel_backdrop", shape, dtype) for _ in self._slots if takes_backdrop]
         self._free_slots = list(range(backend.depth))
-        self._digits = {
-            "digit_block_counts": backend.alloc("digit_block_counts", (DIGITS, backend.n_blocks), "u4"),
-            "digit_totals": backend.alloc("digit_totals", (DIGITS,), "u4"),
-        }
         self._scene = upload(backend, scene, self.variant.storage)
         self._sphere = bounding_sphere(scene)
         self._frame: Params = backend.params(
@@ -140,11 +104,10 @@ class Renderer:
             background=[float(value) for value in background],
             n_splats=n,
             sh_degree=scene.sh_degree,
-            n_links=self._fused_blocks,
             antialiased=int(scene.antialiased),
         )
         self._plan: List[Launch] = []
-        self._grow(first_capacity(n))
+        self._grow(first_capacity(n, self.variant.key))
 
     @property
     def axes(self) -> Tuple[str, ...]:
@@ -154,15 +117,10 @@ class Renderer:
         # fp32 rows of coefficients are as long as the degree that is drawn says
         return ("scale", "splats", "sh_degree") if self.variant.storage == "packed" else ("scale", "splats")
 
-    def _tiles(self) -> Tuple[int, int]:
-        """Tiles of the picture that is drawn now, in x and y."""
-        width, height = self._size
-        return -(-width // TILE), -(-height // TILE)
-
     @property
     def _n_tiles(self) -> int:
-        n_tiles_x, n_tiles_y = self._tiles()
-        return n_tiles_x * n_tiles_y
+        """Tiles of the picture that is drawn now."""
+        return n_tiles(*self._size)
 
     def _check_room(self, sh_degree: int, *keeps: bool) -> None:
         """Refuse a scene that cannot fit before anything is allocated, and say which budget would fit.
@@ -186,117 +144,16 @@ class Renderer:
                 + (f"scene.max_gaussians: {fits} would fit" if fits else "make the picture smaller")
             )
 
-    def _alloc(self, name: str, shape: Sequence[int], dtype: str) -> None:
-        self._buffers[name] = self.backend.alloc(name, shape, dtype)
-
     def _grow(self, n_instances: int) -> None:
-        """Make room for ``n_instances``: two buffers of keys and two of splat indices, used in turn by the sort."""
         if n_instances > MAX_INSTANCES:
             raise DeviceError(
                 f"this view needs {n_instances:,} splat-tile pairs, more than {MAX_INSTANCES:,}; "
                 "lower scene.max_gaussians or the picture size"
             )
-        buffers, self._instance_buffers, self._plan = self._instance_buffers, [], []
-        for buffer in buffers:
-            self.backend.free(buffer)
+        self._plan = []
+        self._pipeline.grow(n_instances)
         self._capacity = n_instances
-        dtype = f"u{self.variant.key_bits // 8}"
-        self._keys = [self._instance_buffer("instance_keys", dtype) for _ in range(2)]
-        self._splats = [self._instance_buffer("instance_splats", "u4") for _ in range(2)]
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        """Plan the launches for the picture's size and the instances' buffers."""
-        keys, splats = self._keys, self._splats
-        width, height = self._size
-        n_tiles_x, n_tiles_y = self._tiles()
-        digits = digit_plan(self.variant.sort_bits(self._n_tiles), int(C["SORT_DIGIT_BITS"]))
-        last = len(digits) % 2
-        self._sorted = {"instance_keys": keys[last], "instance_splats": splats[last]}
-        self._frame.set(
-            instance_keys_unsorted=keys[0],
-            instance_splats_unsorted=splats[0],
-            instance_capacity=self._capacity,
-            width=width,
-            height=height,
-            n_tiles_x=n_tiles_x,
-            n_tiles_y=n_tiles_y,
-            depth_bits=depth_bits(self._n_tiles),
-            **self._sorted,
-        )
-        sort = list(self._sort("sort", keys, splats, digits, "n_instances", self._capacity))
-        self._plan = list(self._launches(sort))
-
-    def _instance_buffer(self, label: str, dtype: str) -> Buffer:
-        buffer = self.backend.alloc(label, (self._capacity,), dtype)
-        self._instance_buffers.append(buffer)
-        return buffer
-
-    def _launches(self, sort: List[Launch]) -> Iterator[Launch]:
-        """A frame, top to bottom; ``sort`` are the launches that sort the instances."""
-        entries, frame, n_blocks = self.variant.entries, self._frame, self.backend.n_blocks
-
-        if self.variant.key == "packed32":
-            if self._fused_blocks:
-                yield Launch("project", entries["project"], self._fused_blocks, frame)
-        else:
-            yield Launch("project", entries["project"], n_blocks, frame)
-        if self.variant.key == "split":
-            yield Launch("sort", entries["compact"], n_blocks, frame)
-            yield from self._sort_visible()
-            yield Launch("duplicate", entries["count"], n_blocks, frame)
-        if "duplicate" in entries:
-            yield Launch("duplicate", entries["duplicate"], n_blocks, frame)
-
-        yield from sort
-
-        yield Launch("ranges", entries["ranges"], -(-(self._n_tiles + 1) // int(C["RANGES_THREADS"])), frame)
-
-        if self.variant.raster == "warp":
-            n_patches = self._n_tiles * TILE // int(C["PATCH_HEIGHT"])
-            yield Launch("rasterize", entries["rasterize"], -(-n_patches // (int(C["WARP_THREADS"]) // 32)), frame)
-        else:
-            yield Launch("rasterize", entries["rasterize"], self._n_tiles, frame)
-
-    def _sort_visible(self) -> Iterator[Launch]:
-        """Key ``split``: the visible splats by depth."""
-        depths, orders = self._visible
-        digits = digit_plan(DEPTH_KEY_BITS, int(C["SORT_DIGIT_BITS"]))
-        self._frame.set(
-            visible_depths=depths[0],
-            visible_splats_unsorted=orders[0],
-            visible_splats=orders[len(digits) % 2],
-        )
-        return self._sort("depth", depths, orders, digits, "n_visible", self.n_splats)
-
-    def _sort(
-        self,
-        kind: str,
-        keys: List[Buffer],
-        values: List[Buffer],
-        digits: Sequence[Tuple[int, int]],
-        n_items: str,
-        capacity: int,
-    ) -> Iterator[Launch]:
-        """A radix sort of (keys[0], values[0]), each pass from one buffer to the other."""
-        entries, n_blocks = self.variant.entries, self.backend.n_blocks
-        for index, (first_bit, n_bits) in enumerate(digits):
-            params = self.backend.params(
-                "SortParams",
-                keys_in=keys[index % 2],
-                values_in=values[index % 2],
-                keys_out=keys[1 - index % 2],
-                values_out=values[1 - index % 2],
-                n_items=self._buffers[n_items],
-                capacity=capacity,
-                n_blocks=n_blocks,
-                first_bit=first_bit,
-                n_bits=n_bits,
-                **self._digits,
-            )
-            yield Launch("sort", entries[f"{kind}_count"], n_blocks, params)
-            yield Launch("sort", entries["sort_scan"], DIGITS, params)
-            yield Launch("sort", entries[f"{kind}_scatter"], n_blocks, params)
+        self._plan = self._pipeline.plan(self._frame, *self._size)
 
     def render(self, camera: Camera, backdrop: Optional[np.ndarray] = None) -> Frame:
         """Draw one frame and wait for it; see ``submit``."""
@@ -313,6 +170,48 @@ class Renderer:
     def scores(self) -> np.ndarray:
         """(N,) float64: each splat's sum over frames and pixels of (T · alpha)², its share in what is seen."""
         return self.read("splat_scores").astype(np.float64) / C["SCORE_STEPS"]
+
+    @property
+    def launches(self) -> List[Launch]:
+        """The launches of a frame like the last one, in their order."""
+        return list(self._plan)
+
+    def queued_ms(self, n_frames: int) -> float:
+        """Milliseconds of the device for one of ``n_frames`` like the last one, launched one after the other.
+
+        Nothing is read back, and no mark stands between the stages: what the kernels take where the host keeps ahead of
+        them. The frame before must have been collected.
+        """
+        start = self.backend.mark()
+        for _ in range(n_frames):
+            for step in self._plan:
+                self.backend.launch(step.kernel, step.n_blocks, step.params)
+        end = self.backend.mark()
+        self.backend.download(self._buffers["n_instances"])  # waits
+        return self.backend.elapsed_ms(start, end) / n_frames
+
+    def patch_counts(self) -> Dict[str, int]:
+        """What drawing the last frame's patches took (key ``bins``), drawn and counted once more.
+
+        Returns:
+            ``walked``: list entries that patches looked at; ``picked``: of those, splats that touch the patch and came
+            before all its pixels were finished; ``blended``: picked ones, and those that fill up a step, at each of its
+            pixels.
+        """
+        if self.variant.key != "bins":
+            raise ValueError(f"key {self.variant.key} has no patches")
+        counts = self.backend.alloc("patch_counts", (3,), "u8")
+        try:
+            self.backend.upload(counts, np.zeros(3, np.uint64))
+            self._frame.set(patch_counts=counts)
+            step = self._plan[-1]
+            self.backend.launch(f"count_{self.variant.raster}", step.n_blocks, step.params)
+            names = ("walked", "picked", "blended")
+            found = dict(zip(names, (int(count) for count in self.backend.download(counts))))
+        finally:
+            self._frame.set(patch_counts=None)
+            self.backend.free(counts)
+        return found
 
     def submit(
         self,
@@ -397,7 +296,7 @@ class Renderer:
             if size != (self.width, self.height) and not (smaller and "scale" in self.axes):
                 raise ValueError(f"the camera is {camera.width}x{camera.height}")
             self._size = size
-            self._lay_out()
+            self._plan = self._pipeline.plan(self._frame, *size)
         viewmat = np.asarray(camera.viewmat, np.float64)
         position = -viewmat[:3, :3].T @ viewmat[:3, 3]
         # packed32 quantises depth between the nearest and farthest that the scene's extent allows from here, by the
@@ -414,6 +313,8 @@ class Renderer:
             fy=camera.K[1, 1],
             cx=camera.K[0, 2],
             cy=camera.K[1, 2],
+            slope_x_max=C["FRUSTUM_SLACK"] * 0.5 * camera.width / camera.K[0, 0],
+            slope_y_max=C["FRUSTUM_SLACK"] * 0.5 * camera.height / camera.K[1, 1],
             near_plane=camera.near,
             far_plane=camera.far,
             depth_begin=begin,
@@ -438,15 +339,12 @@ class Renderer:
 
     def read(self, name: str) -> np.ndarray:
         """A copy of one of the last frame's arrays, by its name in FrameParams (tests and measurements)."""
-        return self.backend.download({**self._buffers, **self._sorted}[name])
+        return self.backend.download({**self._buffers, **self._pipeline.outputs}[name])
 
     def _all_buffers(self) -> List[Buffer]:
         buffers = [buffer for slot in self._slots for buffer in slot.values()]
-        buffers += [*self._backdrops, *self._buffers.values(), *self._instance_buffers, *self._digits.values()]
-        buffers += [value for value in self._scene.values() if isinstance(value, Buffer)]
-        if self.variant.key == "split":
-            buffers += [*self._visible[0], *self._visible[1]]
-        return buffers
+        buffers += [*self._backdrops, *self._pipeline.all_buffers(), *([self._scores] if self._scores else [])]
+        return buffers + [value for value in self._scene.values() if isinstance(value, Buffer)]
 
     @property
     def device_bytes(self) -> int:
@@ -457,8 +355,7 @@ class Renderer:
         """Free the device memory; the backend stays open."""
         for buffer in self._all_buffers():
             self.backend.free(buffer)
-        self._buffers, self._scene, self._instance_buffers, self._slots, self._plan = {}, {}, [], [], []
-        self._backdrops = []
+        self._plan = []
 
 
 def _from_the_start(array: np.ndarray, size: Tuple[int, int]) -> np.ndarray:

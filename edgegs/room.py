@@ -13,12 +13,15 @@ C = constants()
 TILE = int(C["TILE_SIZE"])
 DIGITS = int(C["SORT_DIGITS"])
 #: First guess of instances a splat, and of all, at least; a wrong one costs one frame drawn twice.
-INSTANCES_PER_SPLAT, MIN_INSTANCES = 4, 1 << 14
+TILES_PER_SPLAT, BINS_PER_SPLAT, MIN_INSTANCES = 4, 2, 1 << 14
 #: Instances are counted in 32 bits on the device.
 MAX_INSTANCES = 2**31 - 1
 GROWTH = 1.25
 #: What the stages keep of a splat: 2D mean, depth, conic, colour, rectangle of tiles, their number, extent; bytes.
 MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
+#: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list, and of the list its splat and mask;
+#: the tickets of blocks, instances and steps.
+RECORD, BIN_INSTANCE, LIST_ENTRY, LIST_SPLAT, LIST_MASK, TICKETS = 32, 16, 16, 4, 4, 4 + 8 + 4
 
 
 def n_tiles(width: int, height: int) -> int:
@@ -26,9 +29,27 @@ def n_tiles(width: int, height: int) -> int:
     return -(-width // TILE) * -(-height // TILE)
 
 
-def first_capacity(n_splats: int) -> int:
+def splat_stage_bytes(choice: Variant) -> int:
+    """What the stages keep of a splat, bytes."""
+    if choice.key == "bins":
+        return RECORD
+    of_all = MEANS2D + DEPTH + CONIC + COLOUR
+    if choice.key == "packed32":
+        return of_all
+    sorted_by_depth = 2 * (4 + 4) if choice.key == "split" else 0
+    return of_all + RECT + TILE_COUNT + (EXTENT if choice.culling == "tight" else 0) + sorted_by_depth
+
+
+def instance_bytes(choice: Variant) -> int:
+    """What the stages keep of an instance, bytes."""
+    if choice.key == "bins":
+        return BIN_INSTANCE + LIST_ENTRY + LIST_SPLAT + LIST_MASK
+    return 2 * (choice.key_bits // 8 + 4)
+
+
+def first_capacity(n_splats: int, key: str) -> int:
     """Instances that a new renderer makes room for."""
-    return max(MIN_INSTANCES, INSTANCES_PER_SPLAT * n_splats)
+    return max(MIN_INSTANCES, (BINS_PER_SPLAT if key == "bins" else TILES_PER_SPLAT) * n_splats)
 
 
 def grown_capacity(n_instances: int) -> int:
@@ -55,21 +76,21 @@ def renderer_bytes(
         n_blocks, depth: of the backend.
         n_instances: the most that a frame has had.
     """
-    n, tiles, pixels = n_splats, n_tiles(width, height), width * height
-    total = n * (splat_bytes(sh_degree, choice.storage) + MEANS2D + DEPTH + CONIC + COLOUR + 8 * keep_scores)
-    total += 8 + 8 + 4 * (tiles + 1)
-    if choice.key == "packed32":
-        total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4
+    n, pixels = n_splats, width * height
+    total = n * (splat_bytes(sh_degree, choice.storage) + splat_stage_bytes(choice) + 8 * keep_scores)
+    total += 8 + 8
+    if choice.key == "bins":
+        n_bins = -(-width // choice.bin_size) * -(-height // choice.bin_size)
+        total += 16 * n_blocks + 4 * n_bins + 4 * (n_bins + 1) + TICKETS
     else:
-        total += n * (RECT + TILE_COUNT + (EXTENT if choice.culling == "tight" else 0)) + 16 * n_blocks
-    if choice.key == "split":
-        total += 2 * n * (4 + 4)
+        total += 4 * (n_tiles(width, height) + 1)
+        total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4 if choice.key == "packed32" else 16 * n_blocks
+        total += 4 * DIGITS * n_blocks + 4 * DIGITS
     total += depth * pixels * (3 + 3 * takes_backdrop + 16 * keep_float)
-    total += 4 * DIGITS * n_blocks + 4 * DIGITS
-    capacity = first_capacity(n)
+    capacity = first_capacity(n, choice.key)
     if n_instances > capacity:
         capacity = grown_capacity(n_instances)
-    return total + 2 * capacity * (choice.key_bits // 8 + 4)
+    return total + capacity * instance_bytes(choice)
 
 
 def most_splats(n: int, fits: Callable[[int], bool]) -> int:

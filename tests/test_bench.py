@@ -119,7 +119,7 @@ def test_memory_is_counted_and_given_back(host, chosen):
 def test_names():
     assert resolve("+tight").culling == "tight"
     assert resolve("auto", "cuda") == resolve("best")
-    assert resolve("auto", "host") == resolve("exact")
+    assert resolve("auto", "host") == resolve("best-fp32")
     assert resolve("fp32-split-radius-fast-dual").key == "split"
     twice = [resolve("baseline"), resolve("fp32-ref64-radius-exact-block"), resolve("best"), resolve("auto", "cuda")]
     assert [v.name for v in ladder.unique(twice)] == ["baseline", "best"]
@@ -141,9 +141,9 @@ def document_of(capsys, *arguments):
 
 
 def test_the_ladder_can_be_recomputed(kernels, capsys):
-    document = document_of(capsys, *TINY, "--ladder", "--variant", "fp32-split-radius-exact-warp")
+    document = document_of(capsys, *TINY, "--ladder", "--variant", "fp32-split-radius-exact-dual")
     rows = document["rows"]
-    assert [row["name"] for row in rows] == [*(rung.name for rung in LADDER), "fp32-split-radius-exact-warp"]
+    assert [row["name"] for row in rows] == [*(rung.name for rung in LADDER), "fp32-split-radius-exact-dual"]
     for index, (row, before) in enumerate(zip(rows, [None, *rows])):
         assert set(row["stage_ms"]) == set(STAGES)
         assert all(0 <= stage["p50"] <= stage["p95"] for stage in row["stage_ms"].values())

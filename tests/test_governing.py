@@ -25,7 +25,7 @@ from edgegs.renderer import Renderer
 
 N = 4096
 SIZE = (128, 96)
-VARIANTS = ("packed-split-tight-fast-warp", "packed-packed32-tight-fast-dual", "packed-ref64-radius-exact-block")
+VARIANTS = ("best", "wide", "packed-packed32-tight-fast-dual", "packed-ref64-radius-exact-block")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_lower_degree_is_the_scene_without_its_higher_bands(drawer, packed):
     for degree, frame in enumerate(frames[:3]):
         sh = scene.sh.copy()
         sh[:, (degree + 1) ** 2 :] = 0
-        bare = Renderer(drawer, dataclasses.replace(scene, sh=sh), *SIZE, "fp32-split-tight-fast-warp").render(camera)
+        bare = Renderer(drawer, dataclasses.replace(scene, sh=sh), *SIZE, "fp32-bins-tight-fast-patch8").render(camera)
         assert psnr(frame.image, bare.image) > 45
     assert not np.array_equal(frames[0].image, frames[3].image)
 

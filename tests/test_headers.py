@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import edgegs
 from edgegs.kernels.headers import constants, struct_dtype, structs
 from edgegs.kernels.toolchains import HostCompiler
 from edgegs.paths import shipped
@@ -17,9 +19,11 @@ def test_every_define_is_read_and_used():
     text = (shipped("cuda") / "constants.h").read_text()
     defined = re.findall(r"^#define (\w+)", text, re.MULTILINE)
     assert list(constants()) == defined
-    kernels = "".join(path.read_text() for path in shipped("cuda").rglob("*") if path.suffix in (".cuh", ".cu", ".hpp"))
+    kernels = [path for path in shipped("cuda").rglob("*") if path.suffix in (".cuh", ".cu", ".hpp")]
+    host = [path for path in Path(edgegs.__file__).parent.rglob("*.py") if "twin" not in path.name]
+    used = "".join(path.read_text() for path in (*kernels, *host))
     for name in defined:
-        assert re.search(rf"\b{name}\b", kernels), f"{name} is not used by any kernel"
+        assert re.search(rf"\b{name}\b", used), f"{name} is used by no kernel, nor by what feeds them"
 
 
 def test_derived_constants_agree():
@@ -27,6 +31,13 @@ def test_derived_constants_agree():
     assert c["TILE_PIXELS"] == c["TILE_SIZE"] ** 2 == c["RASTERIZE_THREADS"]
     assert c["SORT_DIGITS"] == 2 ** c["SORT_DIGIT_BITS"]
     assert c["ALPHA_MIN"] == pytest.approx(1 / 255, rel=1e-7)
+    assert c["LOG2_255"] == pytest.approx(np.log2(255), rel=1e-7)
+    assert c["OPACITY_STEPS"] * c["LOG2_255"] < 2**16 - 1
+    assert c["LIST_BUCKETS"] == 2 ** c["LIST_BUCKET_BITS"]
+    assert c["LIST_BUCKETS"] % c["LIST_THREADS"] == c["LIST_CAPACITY"] % c["LIST_THREADS"] == 0
+    assert c["FLUSH_BIAS"] == pytest.approx(126 - np.log2(255), abs=1e-7)
+    assert c["FLUSH_SCALE"] == pytest.approx(2.0**126 / 255, rel=1e-7)
+    assert c["FLUSH_SCALE"] == pytest.approx(2.0 ** c["FLUSH_BIAS"], rel=1e-6)
     assert np.log(c["ALPHA_MIN"]) - 1e-4 < c["POWER_MIN"] < np.log(c["ALPHA_MIN"]) - 1e-5
 
 
@@ -61,7 +72,7 @@ def test_the_cuda_backend_launches_every_kernel_with_the_threads_that_it_is_writ
     from edgegs.backends.cuda import THREADS
 
     text = (shipped("cuda") / "edgegs.cu").read_text()
-    kernels = re.findall(r"^KERNEL\((\w+), \w+, (\w+)\)", text, re.MULTILINE)
-    assert len(kernels) > 30
+    kernels = re.findall(r"^(?:DENSE_)?KERNEL\((\w+), \w+, (\w+)[,)]", text, re.MULTILINE)
+    assert len(kernels) == text.count("KERNEL(") > 30
     for kernel, threads in kernels:
         assert next((name for start, name in THREADS.items() if kernel.startswith(start)), None) == threads, kernel

@@ -157,6 +157,9 @@ for seed in (0, 5):
     with HostBackend(arch="host-check-sanitized", threads=2, shuffle_seed=seed) as backend:
         for variant in {variants!r}:
             renderer = Renderer(backend, scenes.cloud(300, seed=4), 97, 81, variant, keep_float=True)
+            if renderer.variant.key == "bins":
+                renderer.render(scenes.camera(97, 81))
+                renderer.patch_counts()
             np.save({out!r} + variant + str(seed) + ".npy", renderer.render(scenes.camera(97, 81)).image_f32)
 print("drawn")
 """
@@ -174,7 +177,8 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(host, tmp_path)
         [HostCompiler().command, "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True, text=True
     ).stdout.strip()
     here = Path(__file__).resolve().parent
-    variants = ["baseline", "roofgs", "best"]  # among them every kernel but the other exponentials
+    # among them every kernel but the other exponentials
+    variants = ["baseline", "exact", "roofgs", "best", "fp32-bins-tight-fast-patch16"]
     script = SANITIZED.format(paths=[str(here.parent), str(here)], out=str(tmp_path / "frame"), variants=variants)
     environment = dict(
         os.environ, LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1"

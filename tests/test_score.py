@@ -25,7 +25,7 @@ def scored(backend, scene, cameras, variant="exact"):
 
 
 @pytest.mark.parametrize("n", [1, 33, 600])
-@pytest.mark.parametrize("variant", ["baseline", "exact", "best"])
+@pytest.mark.parametrize("variant", ["baseline", "exact", "packed-split-tight-fast-dual"])
 def test_scores_are_the_twins(backend, n, variant):
     scene = scenes.cloud(n, seed=n)
     cameras = [scenes.camera()]
@@ -108,12 +108,16 @@ def test_a_renderer_that_keeps_no_scores_says_so(host):
     with pytest.raises(ValueError, match="keep_scores"):
         renderer.score(camera)
     renderer.close()
+    with pytest.raises(ValueError, match="another key than bins"):
+        scored(host, scenes.cloud(1, seed=1), [camera], "best")
 
 
 # --- antialiased scenes ---
 
 
-@pytest.mark.parametrize("variant", ["baseline", "exact", "fused", "best"])
+@pytest.mark.parametrize(
+    "variant", ["baseline", "exact", "packed-packed32-tight-fast-dual", "packed-split-tight-fast-dual"]
+)
 def test_an_antialiased_scene_is_drawn_as_the_twin_draws_it(backend, variant):
     scene = dataclasses.replace(scenes.cloud(300, seed=9), antialiased=True)
     _, (found,) = scored(backend, scene, [scenes.camera()], variant)

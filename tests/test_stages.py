@@ -108,6 +108,17 @@ def test_exp_exact_shows_in_alpha_as_exactly_as_a_float_can(host):
     np.testing.assert_allclose(alpha[drawn], expected[drawn], atol=tolerances.EXP_ALPHA_ABSOLUTE)
 
 
+@pytest.mark.parametrize("size", [(96, 80), (40, 200)])
+def test_the_jacobian_is_clamped_at_so_much_more_than_the_half_view(size):
+    """Kernels and twin are told where: both would be wrong together."""
+    renderer = Renderer(ReferenceBackend(), scenes.cloud(1), *size, "baseline")
+    camera = scenes.camera(*size, focal=70.0)
+    renderer.render(camera)
+    p = reference_fields(renderer)
+    half_views = np.array(size) / 2 / 70.0
+    np.testing.assert_allclose([p.slope_x_max, p.slope_y_max], 1.3 * half_views, rtol=1e-6)
+
+
 def test_n_tiles_counts_as_the_original_counts():
     # u = 40.5 - 0.5 = 40, radius ceil(3 sqrt(lambda)): tiles floor((40 - r) / 16) .. floor((40 + r + 15) / 16)
     radius = np.array([3.0, 8.0, 9.0])

@@ -12,14 +12,18 @@ from conftest import open_backend
 from images import assert_meets_bar, psnr
 
 from edgegs.backends import twin
-from edgegs.backends.reference import ReferenceBackend
+from edgegs.backends.reference import KERNELS, ReferenceBackend
+from edgegs.errors import DeviceError
 from edgegs.kernels.variants import (
+    AXES,
     BASELINE,
     BEST,
     LADDER,
     ROOFGS,
+    WIDE,
     combinations,
     depth_bits,
+    suits_wide,
     tile_bits,
     variant,
 )
@@ -30,7 +34,7 @@ from edgegs.scene.model import ARRAYS
 
 ALL = [v.name for v in combinations()]
 DRAWN_BY = ["host", "host-check-shuffled", pytest.param("cuda", marks=pytest.mark.cuda)]
-NAMED = ["baseline", "roofgs", "best"]
+NAMED = ["baseline", "exact", "roofgs", "best", "wide"]
 
 
 def exact_image(scene, camera, culling):
@@ -56,6 +60,8 @@ def assert_within_bar(name, frame, expected, renderer):
         return
     assert np.isfinite(frame.image_f32).all()
     floor = tolerances.BITS_MIN_PSNR if v.exponential == "bits" else tolerances.PACKED_MIN_PSNR
+    if (v.key, v.storage) == ("bins", "fp32"):
+        floor = tolerances.BINS_MIN_PSNR
     assert psnr(frame.image_f32, expected.image_f32) >= floor
 
 
@@ -71,10 +77,12 @@ def test_every_combination_draws_the_cloud(kernels, exact_clouds, name, drawn_by
     assert_within_bar(name, frame, expected, reference)
     np.testing.assert_array_equal(frame.image, again.image)
     np.testing.assert_array_equal(frame.image_f32, again.image_f32)
+    if variant(name).key == "bins":  # they count bins, not tiles
+        expected = Renderer(ReferenceBackend(), scene, camera.width, camera.height, name).render(camera)
     assert abs(frame.n_instances - expected.n_instances) <= 0.01 * expected.n_instances + 5
 
 
-@pytest.mark.parametrize("name", [*NAMED, "fp32-split-tight-exact-warp", "fp32-packed32-radius-fast-dual"])
+@pytest.mark.parametrize("name", [*NAMED, "fp32-bins-tight-fast-patch8", "fp32-packed32-radius-fast-dual"])
 @pytest.mark.parametrize("n", [0, 1, 33, 257, 1500])
 def test_host_builds_give_equal_bytes(kernels, name, n):
     scene, camera = scenes.cloud(n, seed=n, size=0.1), scenes.camera(97, 81)
@@ -109,7 +117,7 @@ def test_every_variant_on_every_real_scene(kernels, shared_data, scene_name, dra
                 raise AssertionError(f"{name}: {error}") from None
 
 
-@pytest.mark.parametrize("raster", ["block", "dual", "warp"])
+@pytest.mark.parametrize("raster", ["block", "dual"])
 def test_fast_differs_from_exact_in_at_most_one_byte_in_100_000(host, raster):
     differing = total = 0
     for seed in range(6):
@@ -191,7 +199,9 @@ def test_depth_quantisation_is_monotone_and_as_fine_as_it_should_be(host, size):
     assert (np.diff(of_splat)[far_apart] > 0).all()
 
 
-@pytest.mark.parametrize("variant", ["roofgs", "fused", "fp32-packed32-tight-exact-dual"])
+@pytest.mark.parametrize(
+    "variant", ["roofgs", "best", "packed-packed32-tight-fast-dual", "fp32-packed32-tight-exact-dual"]
+)
 def test_a_floater_far_away_does_not_mix_up_what_is_near(any_backend, variant):
     cloud = scenes.cloud(600, seed=8)
     floater = scenes.scene([[0, 0, 3e6]], [[1, 1, 1]], [[1, 0, 0, 0]], [0.5], np.zeros((1, *cloud.sh.shape[1:])))
@@ -269,7 +279,7 @@ def instance_list(renderer, frame):
     return renderer.read("instance_splats")[: frame.n_instances], (keys >> np.uint64(32)).astype(np.int64)
 
 
-@pytest.mark.parametrize("name", ["packed-split-tight-fast-warp", "packed-packed32-tight-bits-dual"])
+@pytest.mark.parametrize("name", ["best", "packed-split-tight-fast-dual", "packed-packed32-tight-bits-dual"])
 def test_growing_works_in_every_pipeline(any_backend, name):
     cloud = scenes.cloud(5000, seed=1, sh_degree=0)
     cloud.means[:, 2] = np.linspace(1, 2, 5000)
@@ -286,9 +296,55 @@ def test_growing_works_in_every_pipeline(any_backend, name):
 
 def test_names_of_variants():
     assert BASELINE.entries["project"] == "project_fp32_radius"
-    assert len(ALL) == 108
+    # two storages, three keys of tiles, two cullings, three exponentials, two rasters; and the bins
+    assert len(ALL) == len(set(ALL)) == 2 * 3 * 2 * 3 * 2 + 2 * 2
     assert LADDER[0] is BASELINE
     assert ROOFGS in LADDER
-    assert LADDER[-1] is BEST
+    assert LADDER[-2:] == (BEST, WIDE)
+    assert (BEST.bin_size, WIDE.bin_size, BASELINE.bin_size) == (32, 64, 0)
     for before, after in zip(LADDER, LADDER[1:]):
         assert before.entries != after.entries
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "packed-split-tight-fast-patch8",
+        "packed-bins-tight-fast-dual",
+        "fp32-bins-radius-fast-patch16",
+        "fp32-bins-tight-exact-patch16",
+        "fp32-bins-tight-bits-patch8",
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(name):
+    with pytest.raises(DeviceError, match="key bins goes with tight, fast and a patch raster"):
+        variant(name)
+    assert name not in ALL
+
+
+@pytest.mark.parametrize("name", ["fused", "packed-split-tight-fast-warp", "bins"])
+def test_unknown_names_are_refused(name):
+    with pytest.raises(DeviceError, match="no variant"):
+        variant(name)
+
+
+def test_auto_takes_the_wide_bins_where_a_multiprocessor_has_many_pixels():
+    h200, nano = 8 * 132, 8 * 1
+    assert not suits_wide(1_000_000, 1920, 1080, h200)
+    assert suits_wide(1_000_000, 3840, 2160, h200)
+    assert suits_wide(4_000_000, 3840, 2160, h200)
+    assert suits_wide(50_000, 640, 480, nano)
+    assert not suits_wide(742_000, 863, 480, nano), "its lists would be too long"
+    assert variant("auto", "cuda") is BEST
+    assert variant("auto", "cuda", prefers_wide=True) is WIDE
+    for prefers_wide in (False, True):
+        on_host = variant("auto", "host", prefers_wide=prefers_wide)
+        assert [getattr(on_host, axis) for axis in AXES] == ["fp32", "bins", "tight", "fast", "patch8"]
+    assert variant("auto", "reference", prefers_wide=True).name == "exact"
+    assert variant("auto", "reference", is_packed=True).name == "packed-split-tight-exact-dual"
+
+
+def test_every_entry_has_a_twin(host):
+    of_frames = {kernel for kernel in host.kernels() if not kernel.startswith("ceiling_")}
+    assert set(KERNELS) == of_frames
+    assert {entry for v in combinations() for entry in v.entries.values()} <= of_frames

@@ -19,6 +19,8 @@
         [](const void *params) { name(*static_cast<const edgegs::Params *>(params)); });               \
     static void name(const edgegs::Params &p)
 
+#define DENSE_KERNEL(name, Params, cuda_threads, n_blocks) KERNEL(name, Params, cuda_threads)
+
 #ifdef EDGEGS_HOST_CHECK
 #define WARP_WIDTH 32
 #define PACK_PIXELS 1
@@ -115,16 +117,45 @@ DEVICE float float_from_half(uint16 bits) {
     return value;
 #endif
 }
+DEVICE float signed_byte_to_float(uint32 word, int byte) { return float(int(word << (24 - 8 * byte)) >> 24); }
+DEVICE float small_to_float(uint32 value) { return float(value); }
+DEVICE uint16 half_from_float(float value) {
+#if defined(__F16C__)
+    return uint16(_cvtss_sh(value, 0));
+#else
+    const uint32 bits = float_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) return uint16(sign | 0x7e00);   // NaN
+    if (magnitude >= 0x477ff000) return uint16(sign | 0x7c00);  // rounds to 65536 or more: infinity
+    if (magnitude < 0x38800000) {                               // subnormal: the float adder rounds it
+        float size;
+        std::memcpy(&size, &magnitude, sizeof size);
+        return uint16(sign | (float_bits(size + 0.5f) - 0x3f000000));
+    }
+    return uint16(sign | ((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13)); // to nearest, even
+#endif
+}
 DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE float add(float a, float b) { return a + b; }
 DEVICE float log_2(float value) { return __builtin_log2f(value); }
 
-DEVICE uint32 take_ticket(uint32 *counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED); }
+DEVICE void prefetch(const void *) {} // processors do it by themselves
+template <typename T> DEVICE T fetch_add(T *word, T value) { return __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
+// within a block, whose threads run one at a time
+DEVICE void fetch_min(uint32 *word, uint32 value) { *word = value < *word ? value : *word; }
+DEVICE void fetch_max(uint32 *word, uint32 value) { *word = value > *word ? value : *word; }
+DEVICE uint32 take_ticket(uint32 *counter) { return fetch_add(counter, 1u); }
+DEVICE void memory_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void add_to(uint64 *sum, uint64 value) { __atomic_fetch_add(sum, value, __ATOMIC_RELAXED); }
 DEVICE void publish(uint64 *word, uint64 value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-DEVICE uint64 observe(const uint64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+template <typename T> DEVICE T observe(const T *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
+// Of a number and NaN, the second.
+DEVICE float lesser(float a, float b) { return a < b ? a : b; }
+DEVICE float greater(float a, float b) { return a > b ? a : b; }
 DEVICE float square_root(float value) { return __builtin_sqrtf(value); }
+DEVICE float square_root_fast(float value) { return square_root(value); }
+DEVICE float reciprocal(float value) { return 1.0f / value; }
+DEVICE float inverse_square_root(float value) { return 1.0f / square_root(value); }
 DEVICE float round_up(float value) { return __builtin_ceilf(value); }
 DEVICE float round_down(float value) { return __builtin_floorf(value); }
 
@@ -178,6 +209,7 @@ DEVICE bool any_pixel(PixelMask mask) {
 #endif
 
 DEVICE Pixels smaller(Pixels a, Pixels b) { return select(a < b, a, b); }
+DEVICE Pixels larger(Pixels a, Pixels b) { return select(a > b, a, b); }
 
 // One rounding where the machine has the instruction, two where it has not: the same in both builds.
 DEVICE Pixels multiply_add(Pixels a, Pixels b, Pixels c) {
@@ -243,6 +275,9 @@ DEVICE Pixels exp2_fast(Pixels x) {
     const PixelInts exponent = (pixel_bits(shifted) - pixel_bits(shifter)) * (1 << 23);
     return pixels_from_bits(pixel_bits(y) + exponent);
 }
+
+// The same, and 0 instead of what would be denormal: below 2^-126.
+DEVICE Pixels exp2_flushed(Pixels x) { return select(x < spread(-126.0f), spread(0.0f), exp2_fast(x)); }
 
 // The float whose bits are the whole part of `steps`.
 DEVICE Pixels pixels_from_step(Pixels steps) {

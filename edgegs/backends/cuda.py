@@ -16,6 +16,7 @@ from edgegs.backends.structs import StructBackend, StructParams
 from edgegs.errors import DeviceError
 from edgegs.kernels.headers import constants
 from edgegs.kernels.select import candidates, read_image
+from edgegs.kernels.variants import BLOCKS_PER_MULTIPROCESSOR
 
 try:
     import pycuda.driver as driver
@@ -28,20 +29,23 @@ else:
 C = constants()
 #: Threads a block, by the beginning of a kernel's name; the first that fits counts.
 THREADS = {
+    "project_bins": "BINS_THREADS",
     "project": "PROJECT_THREADS",
     "duplicate": "DUPLICATE_THREADS",
+    "lists_fill": "FILL_THREADS",
+    "lists_sort": "LIST_THREADS",
     "sort_compact": "DUPLICATE_THREADS",
     "sort": "SORT_THREADS",
     "ranges": "RANGES_THREADS",
     "rasterize_block": "RASTERIZE_THREADS",
     "rasterize_dual": "DUAL_THREADS",
-    "rasterize_warp": "WARP_THREADS",
+    "rasterize_patch": "PATCH_THREADS",
+    "count_patch": "PATCH_THREADS",
     "score": "RASTERIZE_THREADS",
+    "ceiling": "CEILING_THREADS",
 }
 #: Copies up to this size go in line with the launches; larger ones beside them, bytes.
 SMALL = 4096
-#: Blocks of a partitioned launch for each multiprocessor: 8 of 256 threads fill one.
-BLOCKS_PER_MULTIPROCESSOR = 8
 
 
 @contextlib.contextmanager

@@ -1,17 +1,58 @@
-"""The reference backend: the float64 twins (twin.py) behind the backend interface. Slow, plain, needs only NumPy."""
+"""The reference backend: the float64 twins (twin.py, twin_bins.py) behind the backend interface. Slow, plain, needs
+only NumPy.
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 
-from edgegs.backends import twin
+from edgegs.backends import twin, twin_bins
 from edgegs.backends.base import Backend, Buffer, Params
 from edgegs.errors import DeviceError
 from edgegs.kernels.headers import structs
+from edgegs.kernels.variants import AXES, BIN_SIZES, KEY_BITS
+
+
+def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
+    """The twin of every entry of cuda/edgegs.cu, by its name."""
+    kernels: Dict[str, Callable[[SimpleNamespace], None]] = {
+        "sort_compact": twin.sort_compact,
+        "sort_scan_rows": twin.sort_scan,
+        "duplicate_count": twin.duplicate_count,
+        "lists_fill": twin_bins.fill_lists,
+        "lists_sort": twin_bins.sort_lists,
+        "score_exact": twin.score,
+    }
+    for storage in AXES["storage"]:
+        for culling in AXES["culling"]:
+            kernels[f"project_{storage}_{culling}"] = partial(twin.project, storage=storage, culling=culling)
+            fused = partial(twin.project_packed32, storage=storage, culling=culling)
+            kernels[f"project_packed32_{storage}_{culling}"] = fused
+        kernels[f"project_bins_{storage}"] = partial(twin_bins.project_bins, storage=storage)
+    for culling in AXES["culling"]:
+        kernels[f"duplicate_ref64_{culling}"] = twin.duplicate_ref64
+        kernels[f"duplicate_split_{culling}"] = twin.duplicate_split
+    for key, bits in KEY_BITS.items():
+        if bits:
+            kernels[f"sort_count_{bits}"] = twin.sort_count
+            kernels[f"sort_scatter_{bits}"] = twin.sort_scatter
+            kernels[f"ranges_{key}"] = partial(twin.ranges, key=key)
+    for raster in AXES["raster"]:
+        if raster in BIN_SIZES:
+            kernels[f"rasterize_{raster}_fast"] = twin_bins.rasterize_patches
+            kernels[f"count_{raster}"] = twin_bins.count_patches
+            continue
+        for exponential in AXES["exponential"]:
+            kernels[f"rasterize_{raster}_{exponential}"] = twin.rasterize  # they differ in arithmetic alone
+    return kernels
+
+
+KERNELS = _kernels()
 
 
 class ReferenceParams(Params):
@@ -64,9 +105,9 @@ class ReferenceBackend(Backend):
 
     def launch(self, kernel: str, n_blocks: int, params: Params) -> None:
         assert isinstance(params, ReferenceParams)
-        wrong = twin.run(kernel, params.fields)
-        if wrong:
-            raise DeviceError(wrong)
+        if kernel not in KERNELS:
+            raise DeviceError(f"the reference has no twin of {kernel}")
+        KERNELS[kernel](params.fields)
 
     def mark(self) -> float:
         return time.perf_counter()

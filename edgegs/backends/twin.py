@@ -1,7 +1,7 @@
 """The specification of every kernel: one NumPy float64 function each, same names, same parameters.
 
 Slow and plain. ``p`` holds the fields of the parameter struct (cuda/params.h) as arrays and numbers. The kernels
-are compared with these functions stage by stage, and whole pictures with whole pictures.
+are compared with these functions stage by stage, and whole pictures with whole pictures. Key ``bins``: twin_bins.py.
 Formulas: Kerbl et al. 2023 (3DGS); Zwicker et al. 2001 (EWA splatting).
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import numpy as np
 
 from edgegs.kernels.headers import constants
-from edgegs.kernels.variants import AXES, KEY_BITS
 
+#: Pixels: x begin, y begin, x end, y end.
+Box = Tuple[int, int, int, int]
 C = SimpleNamespace(**constants())
 #: Degree-0 to degree-3 real spherical harmonics are sums of these.
 SH_C0 = 0.28209479177387814
@@ -62,11 +63,9 @@ def camera_points(p: SimpleNamespace) -> np.ndarray:
 
 def covariances_2d(p: SimpleNamespace, t: np.ndarray, scales: np.ndarray, quats: np.ndarray) -> np.ndarray:
     """cov2d = J W R S S^T R^T W^T J^T + blur I, (N, 2, 2) in pixels^2; t is (N, 3) in camera space."""
-    limit_x = C.FRUSTUM_SLACK * 0.5 * p.width / p.fx
-    limit_y = C.FRUSTUM_SLACK * 0.5 * p.height / p.fy
     z = t[:, 2]
-    x = np.clip(t[:, 0] / z, -limit_x, limit_x) * z
-    y = np.clip(t[:, 1] / z, -limit_y, limit_y) * z
+    x = np.clip(t[:, 0] / z, -p.slope_x_max, p.slope_x_max) * z
+    y = np.clip(t[:, 1] / z, -p.slope_y_max, p.slope_y_max) * z
     zero = np.zeros_like(z)
     jacobian = np.stack(
         [np.stack([p.fx / z, zero, -p.fx * x / z**2], 1), np.stack([zero, p.fy / z, -p.fy * y / z**2], 1)], 1
@@ -98,17 +97,23 @@ def attributes(p: SimpleNamespace, storage: str) -> SimpleNamespace:
         sh = p.splat_sh.reshape(-1, n_coefficients, 3)
         return SimpleNamespace(scales=p.splat_scales, quats=p.splat_quats, opacities=p.splat_opacities, sh=sh)
     halves = p.splat_halves.view(np.float16).astype(np.float64)
-    steps = p.splat_sh_words.view(np.int8).reshape(p.n_splats, -1)[:, : 3 * n_coefficients]
+    steps = p.splat_sh_words.view(np.int8).reshape(p.n_splats, 4 * p.sh_words)[:, : 3 * n_coefficients]
     degrees = np.floor(np.sqrt(np.arange(n_coefficients))).astype(int)
     sh = steps.reshape(-1, n_coefficients, 3) * p.sh_scales.reshape(4, 3)[degrees]
     scales = halves[:, 4:7] * p.half_scale
     return SimpleNamespace(scales=scales, quats=halves[:, :4], opacities=halves[:, 7], sh=sh)
 
 
-def project_all(p: SimpleNamespace, storage: str, culling: str) -> SimpleNamespace:
-    """World-space Gaussians -> 2D means, depths, conics and colours in ``p``; returns each splat's rows of tiles."""
+def projections(p: SimpleNamespace, storage: str) -> SimpleNamespace:
+    """World-space Gaussians on the screen, before anything is looked for there.
+
+    Returns:
+        ``kept`` (N,) bool, whether a splat can be drawn; ``means2d`` (N, 2), ``depths`` (N,), ``cov`` (N, 2, 2),
+        ``det`` (N,), ``opacities`` (N,), ``colours`` (N, 3).
+    """
     a = attributes(p, storage)
     t = camera_points(p)
+    opacities = a.opacities
     with np.errstate(all="ignore"):
         kept = (t[:, 2] > p.near_plane) & (t[:, 2] < p.far_plane)
         t[~kept] = [0.0, 0.0, 1.0]
@@ -118,26 +123,32 @@ def project_all(p: SimpleNamespace, storage: str, culling: str) -> SimpleNamespa
         kept &= (det > 0) & np.isfinite(det) & (np.abs(means2d) < 1e9).all(axis=1)
         directions = p.splat_means - p.camera_position
         directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        if p.antialiased:  # Mip-Splatting (Yu et al. 2024), eq. 12
+            sharp = cov - C.COV2D_BLUR * np.eye(2)
+            sharp_det = np.maximum(sharp[:, 0, 0] * sharp[:, 1, 1] - sharp[:, 0, 1] ** 2, 0)
+            opacities = opacities * np.sqrt(sharp_det / det)
     colours = np.einsum("nk,nkc->nc", sh_basis(p.sh_degree, directions), a.sh) + C.SH_OFFSET
+    colours = np.clip(np.nan_to_num(colours, nan=0.0), 0, C.COLOUR_MAX)
+    return SimpleNamespace(
+        kept=kept, means2d=means2d, depths=t[:, 2], cov=cov, det=det, opacities=opacities, colours=colours
+    )
 
-    p.splat_means2d[:] = means2d
-    p.splat_depths[:] = t[:, 2]
+
+def project_all(p: SimpleNamespace, storage: str, culling: str) -> SimpleNamespace:
+    """World-space Gaussians -> 2D means, depths, conics and colours in ``p``; returns each splat's rows of tiles."""
+    s = projections(p, storage)
+    p.splat_means2d[:] = s.means2d
+    p.splat_depths[:] = s.depths
+    p.splat_colors[:] = s.colours
+    p.splat_conics[:, 3] = s.opacities
     with np.errstate(all="ignore"):
-        p.splat_conics[:, 0] = cov[:, 1, 1] / det
-        p.splat_conics[:, 1] = -cov[:, 0, 1] / det
-        p.splat_conics[:, 2] = cov[:, 0, 0] / det
-    p.splat_conics[:, 3] = a.opacities
-    if p.antialiased:  # Mip-Splatting (Yu et al. 2024), eq. 12
-        sharp = cov - C.COV2D_BLUR * np.eye(2)
-        sharp_det = np.maximum(sharp[:, 0, 0] * sharp[:, 1, 1] - sharp[:, 0, 1] ** 2, 0)
-        with np.errstate(all="ignore"):
-            p.splat_conics[:, 3] *= np.sqrt(sharp_det / det)
-    p.splat_colors[:] = np.clip(np.nan_to_num(colours, nan=0.0), 0, C.COLOUR_MAX)
-    with np.errstate(all="ignore"):
+        p.splat_conics[:, 0] = s.cov[:, 1, 1] / s.det
+        p.splat_conics[:, 1] = -s.cov[:, 0, 1] / s.det
+        p.splat_conics[:, 2] = s.cov[:, 0, 0] / s.det
         if culling == "radius":
-            rows = rows_of_rects(tile_rects(means2d, np.ceil(radii(cov)), p.n_tiles_x, p.n_tiles_y), kept)
+            rows = rows_of_rects(tile_rects(s.means2d, np.ceil(radii(s.cov)), p.n_tiles_x, p.n_tiles_y), s.kept)
         else:
-            rows = rows_of_ellipses(p, cov, kept)
+            rows = rows_of_ellipses(p, s.cov, s.kept)
     return rows
 
 
@@ -284,28 +295,38 @@ def ranges(p: SimpleNamespace, key: str) -> None:
 def rasterize(p: SimpleNamespace) -> None:
     """Front-to-back compositing of each tile's list; the rules are in cuda/constants.h."""
     for tile in range(p.n_tiles_x * p.n_tiles_y):
-        (x0, y0, x1, y1), centres, splats = tile_of(p, tile)
-        rgb, transmittance = composite(p, splats, centres)
-        shape = (y1 - y0, x1 - x0)
-        behind = p.background
-        if p.pixel_backdrop is not None:
-            behind = p.pixel_backdrop[y0:y1, x0:x1, ::-1].reshape(-1, 3) / 255
-        rgb = rgb + transmittance[:, None] * behind
-        byte = np.floor(np.clip(rgb[:, ::-1], 0, 1) * 255 + 0.5).astype(np.uint8)
-        p.pixel_bgr[y0:y1, x0:x1] = byte.reshape(*shape, 3)
-        if p.pixel_rgb is not None:
-            p.pixel_rgb[y0:y1, x0:x1] = rgb.reshape(*shape, 3)
-        if p.pixel_transmittance is not None:
-            p.pixel_transmittance[y0:y1, x0:x1] = transmittance.reshape(shape)
+        box, centres, splats = tile_of(p, tile)
+        write_pixels(p, box, *composite(splats, partial(alphas_of, p), p.splat_colors, centres))
 
 
-def tile_of(p: SimpleNamespace, tile: int) -> Tuple[Tuple[int, int, int, int], np.ndarray, np.ndarray]:
-    """A tile's pixels (x begin, y begin, x end, y end), their centres (P, 2), and its splats (S,) in order."""
-    x0, y0 = tile % p.n_tiles_x * C.TILE_SIZE, tile // p.n_tiles_x * C.TILE_SIZE
-    x1, y1 = min(x0 + C.TILE_SIZE, p.width), min(y0 + C.TILE_SIZE, p.height)
+def write_pixels(p: SimpleNamespace, box: Box, rgb: np.ndarray, transmittance: np.ndarray) -> None:
+    """RGB (P, 3) and transmittance (P,) of a box's pixels, over the background or the backdrop."""
+    x0, y0, x1, y1 = box
+    shape = (y1 - y0, x1 - x0)
+    behind = p.background
+    if p.pixel_backdrop is not None:
+        behind = p.pixel_backdrop[y0:y1, x0:x1, ::-1].reshape(-1, 3) / 255
+    rgb = rgb + transmittance[:, None] * behind
+    byte = np.floor(np.clip(rgb[:, ::-1], 0, 1) * 255 + 0.5).astype(np.uint8)
+    p.pixel_bgr[y0:y1, x0:x1] = byte.reshape(*shape, 3)
+    if p.pixel_rgb is not None:
+        p.pixel_rgb[y0:y1, x0:x1] = rgb.reshape(*shape, 3)
+    if p.pixel_transmittance is not None:
+        p.pixel_transmittance[y0:y1, x0:x1] = transmittance.reshape(shape)
+
+
+def box_of(p: SimpleNamespace, x0: int, y0: int, width: int, height: int) -> Tuple[Box, np.ndarray]:
+    """The pixels of a rectangle that the picture has, and their centres (P, 2), row by row."""
+    x1, y1 = min(x0 + width, p.width), min(y0 + height, p.height)
     grid = np.meshgrid(np.arange(x0, x1) + 0.5, np.arange(y0, y1) + 0.5)
+    return (x0, y0, x1, y1), np.stack(grid, axis=-1).reshape(-1, 2)
+
+
+def tile_of(p: SimpleNamespace, tile: int) -> Tuple[Box, np.ndarray, np.ndarray]:
+    """A tile's pixels, their centres (P, 2), and its splats (S,) in order."""
+    x0, y0 = tile % p.n_tiles_x * C.TILE_SIZE, tile // p.n_tiles_x * C.TILE_SIZE
     splats = p.instance_splats[p.tile_starts[tile] : p.tile_starts[tile + 1]]
-    return (x0, y0, x1, y1), np.stack(grid, axis=-1).reshape(-1, 2), splats
+    return (*box_of(p, x0, y0, C.TILE_SIZE, C.TILE_SIZE), splats)
 
 
 def alphas_of(p: SimpleNamespace, splats: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -327,32 +348,36 @@ def score(p: SimpleNamespace) -> None:
             np.add.at(p.splat_scores, splats, steps.sum(axis=1))
 
         _, centres, splats = tile_of(p, tile)
-        composite(p, splats, centres, add)
+        composite(splats, partial(alphas_of, p), p.splat_colors, centres, add)
 
 
 def composite(
-    p: SimpleNamespace,
     splats: np.ndarray,
+    alphas: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    colours: np.ndarray,
     centres: np.ndarray,
     note: Optional[Callable[[np.ndarray, np.ndarray], None]] = None,
 ) -> Tuple[np.ndarray, np.ndarray]:
     """Splats (S,) front to back at pixel centres (P, 2) -> RGB (P, 3) and transmittance (P,), no background.
 
-    ``note`` is told the weights T alpha of some splats (S',) at all pixels, (S', P), for all of them in turn.
+    Args:
+        alphas: of splats (S',) at the centres, (S', P).
+        colours: of all splats, (N, 3) RGB.
+        note: is told the weights T alpha of some splats (S',) at all pixels, (S', P), for all of them in turn.
     """
     rgb = np.zeros((len(centres), 3))
     transmittance = np.ones(len(centres))
     alive = np.ones(len(centres), bool)
     for first in range(0, len(splats), 64):
         step = splats[first : first + 64]
-        alpha = alphas_of(p, step, centres) * alive
+        alpha = alphas(step, centres) * alive
         after = transmittance * np.cumprod(1 - alpha, axis=0)
         before = np.concatenate([transmittance[None], after[:-1]])
         # a pixel stops at the first splat that would take it under the minimum, and does not draw it
         stops = (after < C.TRANSMITTANCE_MIN) & (alpha > 0)
         drawn = np.cumsum(stops, axis=0) == 0
         weights = before * alpha * drawn
-        rgb += np.einsum("sp,sc->pc", weights, p.splat_colors[step])
+        rgb += np.einsum("sp,sc->pc", weights, colours[step])
         if note is not None:
             note(step, weights)
         transmittance = transmittance * np.prod(np.where(drawn, 1 - alpha, 1), axis=0)
@@ -360,40 +385,3 @@ def composite(
         if not alive.any():
             break
     return rgb, transmittance
-
-
-def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
-    """The twin of every entry of cuda/edgegs.cu, by its name."""
-    kernels: Dict[str, Callable[[SimpleNamespace], None]] = {
-        "sort_compact": sort_compact,
-        "sort_scan_rows": sort_scan,
-        "duplicate_count": duplicate_count,
-        "score_exact": score,
-    }
-    for culling in AXES["culling"]:
-        for storage in AXES["storage"]:
-            kernels[f"project_{storage}_{culling}"] = partial(project, storage=storage, culling=culling)
-            fused = partial(project_packed32, storage=storage, culling=culling)
-            kernels[f"project_packed32_{storage}_{culling}"] = fused
-        kernels[f"duplicate_ref64_{culling}"] = duplicate_ref64
-        kernels[f"duplicate_split_{culling}"] = duplicate_split
-    for bits in KEY_BITS.values():
-        kernels[f"sort_count_{bits}"] = sort_count
-        kernels[f"sort_scatter_{bits}"] = sort_scatter
-    for key in AXES["key"]:
-        kernels[f"ranges_{key}"] = partial(ranges, key=key)
-    for raster in AXES["raster"]:
-        for exponential in AXES["exponential"]:
-            kernels[f"rasterize_{raster}_{exponential}"] = rasterize  # one specification: they differ in arithmetic
-    return kernels
-
-
-KERNELS = _kernels()
-
-
-def run(kernel: str, p: SimpleNamespace) -> Optional[str]:
-    """Run the twin of a kernel entry; returns what is wrong when there is none."""
-    if kernel not in KERNELS:
-        return f"the reference has no twin of {kernel}"
-    KERNELS[kernel](p)
-    return None

@@ -6,6 +6,7 @@ neighbour that wakes up slows all of them and not the one that was last.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from edgegs.backends.reference import ReferenceBackend
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
 from edgegs.kernels.variants import AXES, LADDER, Variant, variant
+from edgegs.pack.order import arrange
 from edgegs.renderer import Renderer, Ticket
 from edgegs.scene import Scene
 
@@ -63,6 +65,10 @@ class Contender:
         """Frames a second, each submitted before the one before it is collected."""
         raise NotImplementedError
 
+    def queued_ms(self, n_frames: int) -> Optional[float]:
+        """Milliseconds of the device a frame, of frames in a row that nobody reads; None where that is not known."""
+        return None
+
     def picture(self) -> np.ndarray:
         """(height, width, 3) uint8 BGR: the last frame."""
         raise NotImplementedError
@@ -104,7 +110,8 @@ class VariantContender(Contender):
         self._meter = _Metered(backend)
         meter = cast(Backend, self._meter)
         try:
-            self._renderer = Renderer(meter, scene, camera.width, camera.height, combination(chosen))
+            drawn = arranged(scene) if chosen.storage == "packed" else scene
+            self._renderer = Renderer(meter, drawn, camera.width, camera.height, combination(chosen))
         except DeviceError as error:
             raise DeviceError(f"{self.name}: {error}") from None
         self._image = np.zeros((0, 0, 3), np.uint8)
@@ -132,6 +139,9 @@ class VariantContender(Contender):
         # from the first picture on: filling the pipeline is no part of its rate
         return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
 
+    def queued_ms(self, n_frames: int) -> Optional[float]:
+        return self._renderer.queued_ms(n_frames) if self.in_flight > 1 else None
+
     def picture(self) -> np.ndarray:
         return self._image
 
@@ -147,6 +157,7 @@ class Measurement:
     samples: List[Sample] = field(default_factory=list)
     rounds: List[int] = field(default_factory=list)
     burst_fps: List[float] = field(default_factory=list)
+    queued_ms: List[float] = field(default_factory=list)
 
 
 def measure(
@@ -180,6 +191,9 @@ def measure(
                 measurement.rounds.append(round_)
             if contender.in_flight > 1:
                 measurement.burst_fps.append(contender.burst(BURST))
+            queued = contender.queued_ms(BURST)
+            if queued is not None:
+                measurement.queued_ms.append(queued)
     if progress:
         progress(n_rounds, n_rounds)
     return measurements
@@ -196,6 +210,13 @@ def resolve(name: str, backend: str = "host") -> Variant:
         if rung.name == name:
             return rung
     return variant(name, backend)
+
+
+def arranged(scene: Scene) -> Scene:
+    """The scene in the order in which a packed one is kept (see edgegs/pack/order.py): neighbours side by side."""
+    order, _ = arrange(scene.means)
+    fields = ("means", "scales", "quats", "opacities", "sh")
+    return dataclasses.replace(scene, **{name: getattr(scene, name)[order] for name in fields})
 
 
 def choices_of(chosen: Variant) -> Dict[str, str]:

@@ -8,10 +8,12 @@ A row is plain JSON:
     is_rung           whether it stands in the ladder
     stage_ms          stage -> {p50, p95}, frames drawn one at a time; 0 where another stage does the work, {} for peers
     total_ms          sum of the stages' p50 (a peer's: p50 of its time on the device)
+    queued_ms         {p50, p95}: of the device a frame, of frames in a row that nobody reads; null where unknown
     frame_ms          {p50, p95} from submission to the picture in the host's memory
     fps, in_flight    frames a second with that many frames under way
     n_visible, n_instances, memory_bytes    null where unknown
-    ratio_to_previous, ratio_to_baseline    how many times faster: the other's total_ms over this one's
+    ratio_to_previous, ratio_to_baseline    how many times faster: the other's queued_ms over this one's;
+                      their total_ms where either has none
     psnr_db, psnr_to, max_step              psnr_db is null when the pictures are equal (max_step 0) or psnr_to is null
 """
 
@@ -83,6 +85,7 @@ def _times(measurement: Measurement, camera: Camera) -> Row:
         "is_rung": rung is not None,
         "stage_ms": stages,
         "total_ms": round(total_ms, 5),
+        "queued_ms": percentiles(measurement.queued_ms) if measurement.queued_ms else None,
         "frame_ms": frame_ms,
         "fps": None if fps is None else round(fps, 3),
         "in_flight": contender.in_flight,
@@ -93,22 +96,27 @@ def _times(measurement: Measurement, camera: Camera) -> Row:
 
 
 def _add_ratios(rows: Sequence[Row], ladder: bool) -> None:
-    baseline = next((row["total_ms"] for row in rows if row["name"] == BASELINE.name), None)
-    previous: Optional[float] = None
+    baseline = next((row for row in rows if row["name"] == BASELINE.name), None)
+    previous: Optional[Row] = None
     for row in rows:
         row["ratio_to_previous"] = row["ratio_to_baseline"] = None
         if ladder and row["is_rung"]:
-            row["ratio_to_previous"] = _ratio(previous, row["total_ms"])
-            previous = row["total_ms"]
-        row["ratio_to_baseline"] = _ratio(baseline, row["total_ms"])
+            row["ratio_to_previous"] = _ratio(previous, row)
+            previous = row
+        row["ratio_to_baseline"] = _ratio(baseline, row)
 
 
 def _over(a: float, b: float) -> Optional[float]:
     return a / b if b > 0 else None
 
 
-def _ratio(a: Optional[float], b: float) -> Optional[float]:
-    ratio = None if a is None else _over(a, b)
+def _ratio(other: Optional[Row], row: Row) -> Optional[float]:
+    if other is None:
+        return None
+    if other["queued_ms"] and row["queued_ms"]:
+        ratio = _over(other["queued_ms"]["p50"], row["queued_ms"]["p50"])
+    else:
+        ratio = _over(other["total_ms"], row["total_ms"])
     return None if ratio is None else round(ratio, 4)
 
 
@@ -147,6 +155,7 @@ def cells(row: Row) -> List[str]:
         row["name"],
         *stages,
         milliseconds(row["total_ms"]),
+        milliseconds(row["queued_ms"]["p50"]) if row.get("queued_ms") else "",
         milliseconds(row["frame_ms"]["p50"]),
         milliseconds(row["frame_ms"]["p95"]),
         "" if row["fps"] is None else f"{row['fps']:.1f}",
@@ -156,7 +165,7 @@ def cells(row: Row) -> List[str]:
     ]
 
 
-HEAD = ["", *STAGES, "total", "frame", "p95", "FPS", "×previous", "×baseline", "PSNR dB"]
+HEAD = ["", *STAGES, "total", "queued", "frame", "p95", "FPS", "×previous", "×baseline", "PSNR dB"]
 
 
 def _times_faster(ratio: Optional[float]) -> str:

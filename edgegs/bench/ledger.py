@@ -31,6 +31,7 @@ MAX_ROW_BYTES = 16 << 20
 #: What a reader of a row relies on, by the document's ``kind`` (that of the ladder has none).
 REQUIRED = {
     None: ("scene", "device", "driver", "commit", "warmup", "repeats", "rows"),
+    "roofline": ("ceilings", "scene", "device", "rows"),
     "delivery": ("device", "commit", "fps", "duration_s", "pictures", "jpeg_kb", "rows"),
 }
 
@@ -142,7 +143,7 @@ def driver() -> Optional[str]:
 
 
 def raw_records(measurements: Sequence[Measurement], camera: Camera) -> List[Dict[str, Any]]:
-    """One record a measured frame, one a burst; in each contender's own order."""
+    """One record a measured frame, one a burst, one a queue of frames that nobody reads; in its own order."""
     records: List[Dict[str, Any]] = []
     for measurement in measurements:
         which = {"width": camera.width, "height": camera.height, "name": measurement.contender.name}
@@ -152,6 +153,8 @@ def raw_records(measurements: Sequence[Measurement], camera: Camera) -> List[Dic
             records.append({**which, "round": round_, **times})
         for round_, fps in enumerate(measurement.burst_fps):
             records.append({**which, "round": round_, "burst_fps": round(fps, 3)})
+        for round_, ms in enumerate(measurement.queued_ms):
+            records.append({**which, "round": round_, "queued_ms": round(ms, 5)})
     return records
 
 

@@ -293,6 +293,11 @@ def choose_cameras(args: argparse.Namespace, scene: Scene) -> List[Camera]:
 
 
 def _print(args: argparse.Namespace, document: Dict[str, Any]) -> None:
+    if document.get("kind") == "roofline":
+        from edgegs.bench import roofline_table
+
+        print(json.dumps(document) if args.json else roofline_table.text(document))
+        return
     if document.get("kind") == "delivery":
         from edgegs.bench import delivery_table as tables
     else:

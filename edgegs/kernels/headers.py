@@ -65,7 +65,7 @@ def structs() -> Dict[str, List[Field]]:
             if field is None:
                 raise EdgegsError(f"{path}:{number}: cannot read the field {line!r}")
             element, star, name, length = field.groups()
-            code = _SCALARS[element]
+            code = _SCALARS.get(element, "u1") if star else _SCALARS[element]  # a pointer may be to a struct
             current.append(Field(name, code, bool(star), int(length) if length else None))
     return found
 

@@ -1,7 +1,7 @@
 """The variants: named, complete choices along the axes in which the pipeline can differ.
 
 Entry names in cuda/edgegs.cu are the stage and the axes that change it, so a variant's entries follow from its
-choices. Any combination can be asked for by its choices, such as ``packed-split-tight-fast-warp``.
+choices. Any combination that goes together can be asked for by its choices, such as ``packed-split-tight-fast-dual``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from edgegs.errors import DeviceError
 #: The axes, in the order of a combination's name, with their choices; the first is the original's.
 AXES: Dict[str, Tuple[str, ...]] = {
     "storage": ("fp32", "packed"),
-    "key": ("ref64", "packed32", "split"),
+    "key": ("ref64", "packed32", "split", "bins"),
     "culling": ("radius", "tight"),
     "exponential": ("exact", "fast", "bits"),
-    "raster": ("block", "dual", "warp"),
+    "raster": ("block", "dual", "patch8", "patch16"),
 }
 
-#: Bits of a sort key.
-KEY_BITS = {"ref64": 64, "packed32": 32, "split": 16}
+#: Bits of a sort key; the lists of ``bins`` are sorted in place of one long array.
+KEY_BITS = {"ref64": 64, "packed32": 32, "split": 16, "bins": 0}
+#: Pixels a side of the coarse bins, by the raster that walks their lists.
+BIN_SIZES = {"patch8": 32, "patch16": 64}
 #: Most bits of quantised depth: what a float counts exactly.
 MAX_DEPTH_BITS = 24
 
@@ -47,7 +49,11 @@ class Variant:
     @property
     def entries(self) -> Dict[str, str]:
         """Kernel entry of each kind of launch."""
-        entries = {"ranges": f"ranges_{self.key}", "rasterize": f"rasterize_{self.raster}_{self.exponential}"}
+        entries = {"rasterize": f"rasterize_{self.raster}_{self.exponential}"}
+        if self.key == "bins":
+            entries.update(project=f"project_bins_{self.storage}", fill="lists_fill", sort="lists_sort")
+            return entries
+        entries["ranges"] = f"ranges_{self.key}"
         if self.key == "packed32":
             entries["project"] = f"project_packed32_{self.storage}_{self.culling}"
         else:
@@ -60,6 +66,18 @@ class Variant:
         entries["sort_scan"] = "sort_scan_rows"
         entries["sort_scatter"] = f"sort_scatter_{self.key_bits}"
         return entries
+
+    @property
+    def bin_size(self) -> int:
+        """Pixels a side of key ``bins``' bins; 0 for the other keys."""
+        return BIN_SIZES.get(self.raster, 0)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the choices go together: patches are rasterized from bins, and both know one culling and one 2^x."""
+        if (self.key == "bins") != (self.raster in BIN_SIZES):
+            return False
+        return self.key != "bins" or (self.culling == "tight" and self.exponential == "fast")
 
     @property
     def is_exact(self) -> bool:
@@ -86,16 +104,24 @@ BASELINE = Variant(
     "baseline", "fp32", "ref64", "radius", "exact", "block", "the original 3DGS pipeline: every ratio's denominator"
 )
 ROOFGS = Variant("roofgs", "packed", "packed32", "tight", "bits", "dual", "every technique of the RoofGS paper")
-BEST = Variant("best", "packed", "split", "tight", "fast", "warp", "the fastest that meets the bar")
+BEST = Variant("best", "packed", "bins", "tight", "fast", "patch8", "lists of coarse bins, a warp a patch: the fastest")
+WIDE = Variant("wide", "packed", "bins", "tight", "fast", "patch16", "the same in bins of 64 pixels: the fastest at 4K")
 
-FUSED = Variant("fused", "packed", "packed32", "tight", "fast", "dual", "the fewest launches: for small frames")
+BEST_FP32 = Variant("best-fp32", "fp32", "bins", "tight", "fast", "patch8", "best without packing: for processors")
 EXACT = Variant("exact", "fp32", "split", "tight", "exact", "dual", "the fastest that changes nothing but the culling")
 
-VARIANTS: Dict[str, Variant] = {v.name: v for v in (BASELINE, EXACT, ROOFGS, FUSED, BEST)}
+VARIANTS: Dict[str, Variant] = {v.name: v for v in (BASELINE, EXACT, ROOFGS, BEST_FP32, BEST, WIDE)}
 
 #: What ``auto`` takes where nothing was measured. On GPUs by measurement on sm_90, predicted for others; on the host
-#: packing gains nothing and a patch a thread less than two rows.
-DEFAULTS = {"cuda": BEST, "host": EXACT, "reference": EXACT}
+#: packing gains nothing.
+DEFAULTS = {"cuda": BEST, "host": BEST_FP32, "reference": EXACT}
+#: Blocks of a partitioned launch for each multiprocessor: 8 of 256 threads fill one.
+BLOCKS_PER_MULTIPROCESSOR = 8
+#: ``wide`` in place of ``best`` where each block of a partitioned launch has so many pixels: measured on sm_90 (1,056
+#: blocks) between 1920x1080 (6 % slower) and 3840x2160 (a quarter faster); a Nano (8 blocks) has more at any size.
+WIDE_PIXELS_A_BLOCK = 4_000
+#: And where there are no more splats for each of its bins than a list that is sorted at once may hold.
+WIDE_SPLATS_A_BIN = 4_096
 
 #: The ablation ladder: from the original, one technique more a rung.
 LADDER: Tuple[Variant, ...] = (
@@ -108,17 +134,31 @@ LADDER: Tuple[Variant, ...] = (
     Variant("+fast", "packed", "packed32", "tight", "fast", "dual", "the hardware's 2^x instead of Schraudolph's bits"),
     Variant("+split", "packed", "split", "tight", "fast", "dual", "depth sort of splats, then 16-bit tile keys"),
     BEST,
+    WIDE,
 )
 
 
-def variant(name: str, backend: str = "host", is_packed: bool = False) -> Variant:
+def suits_wide(n_splats: int, width: int, height: int, n_blocks: int) -> bool:
+    """Whether ``auto`` takes ``wide`` on a GPU.
+
+    Args:
+        n_blocks: of the backend, ``Backend.n_blocks``.
+    """
+    n_bins = -(-width // WIDE.bin_size) * -(-height // WIDE.bin_size)
+    return width * height >= WIDE_PIXELS_A_BLOCK * n_blocks and n_splats <= WIDE_SPLATS_A_BIN * n_bins
+
+
+def variant(name: str, backend: str = "host", is_packed: bool = False, prefers_wide: bool = False) -> Variant:
     """The variant of that name, or of that combination of choices; ``auto`` is the backend's default.
 
     Args:
         is_packed: the scene is packed already: ``auto`` leaves it so, where it does not matter for speed.
+        prefers_wide: ``auto`` on a GPU is ``wide``; see ``suits_wide``.
     """
     if name == "auto":
         chosen = DEFAULTS[backend]
+        if chosen is BEST and prefers_wide:
+            return WIDE
         if is_packed and chosen.storage != "packed":
             return variant("-".join(["packed", *(getattr(chosen, axis) for axis in list(AXES)[1:])]))
         return chosen
@@ -126,7 +166,13 @@ def variant(name: str, backend: str = "host", is_packed: bool = False) -> Varian
         return VARIANTS[name]
     choices = name.split("-")
     if len(choices) == len(AXES) and all(c in axis for c, axis in zip(choices, AXES.values())):
-        return Variant(name, *choices)
+        made = Variant(name, *choices)
+        if not made.is_possible:
+            raise DeviceError(
+                f"render.variant: {name!r}: key bins goes with tight, fast and a patch raster, and they with it "
+                f"({', '.join(BIN_SIZES)})"
+            )
+        return made
     close = difflib.get_close_matches(name, VARIANTS, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     axes = "-".join("|".join(axis) for axis in AXES.values())
@@ -138,7 +184,7 @@ def combinations() -> List[Variant]:
     names = [""]
     for axis in AXES.values():
         names = [f"{name}-{choice}" if name else choice for name in names for choice in axis]
-    return [variant(name) for name in names]
+    return [made for made in (Variant(name, *name.split("-")) for name in names) if made.is_possible]
 
 
 def digit_plan(n_bits: int, digit_bits: int) -> Tuple[Tuple[int, int], ...]:

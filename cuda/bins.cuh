@@ -1,0 +1,532 @@
+// Key `bins`: instead of an instance for each 16x16 tile, one for each coarse bin that a splat touches, with a mask of
+// the bin's patches (what one warp of the rasterizer owns). Three to five times fewer instances, and no global sort:
+//
+//   project_bins  a splat's record of 32 bytes and its instances; counts the bins', and the last block turns the counts
+//                 into the starts of the lists
+//   fill_lists    instances into the lists, in any order
+//   sort_lists    each list front to back, in shared memory; equal depths by the splat's index, so order is no chance
+//
+// A bin is BIN_COLUMNS patches wide and as high; a patch is 16x8 or 8x8 pixels: bins of 64 or 32 pixels, 32 or 16 patches.
+#pragma once
+
+namespace edgegs {
+
+// What rasterize reads of a splat, one sector. With d = pixel - centre,
+// log2(alpha) = log2_opacity + xx (d.x + lean d.y)^2 + yy d.y^2: both squares are negative, so that no digits are lost
+// where a long thin splat's conic would cancel.
+struct alignas(16) SplatRecord {
+    float u, v; // pixels
+    float lean; // of the ellipse's middle line: columns a row
+    float xx, yy;
+    uint32 opacity_red; // -log2(opacity) in steps of 1 / OPACITY_STEPS below red as FP16
+    uint32 green_blue;  // FP16
+    float depth;        // camera z
+};
+
+static_assert(sizeof(SplatRecord) == 32, "one sector");
+
+// A splat in a bin.
+struct alignas(16) BinInstance {
+    uint32 depth; // bits of a positive float: they rise with it
+    uint32 splat;
+    uint32 mask; // of the bin's patches, row by row
+    uint32 bin;
+};
+
+DEVICE float log2_opacity(const SplatRecord &record) {
+    return float(record.opacity_red & 0xffffu) * (-1.0f / OPACITY_STEPS);
+}
+
+// Where alpha can reach 1/255, on the screen, and the bins around it.
+struct Ellipse {
+    float u, v, lean, yy;
+    float inverse_xx;  // of the negative: the squared half width a unit of reach
+    float reach;       // how far log2(alpha) may fall from the centre
+    float half_height; // pixels
+    float turn;        // height over the centre at which it reaches farthest to the right
+    uint32 depth;
+    uint16 bin_x, bin_y; // the first one
+    uint32 n_bins_x;
+};
+
+// The bins that hold pixel centres in [low, high].
+DEVICE Span bins_with_centres(const FrameParams &p, float low, float high, uint32 n_pixels) {
+    const float first = round_up(low - 0.5f), last = round_down(high - 0.5f);
+    Span span = {0, 0};
+    if (!(last >= first && last >= 0.0f && first < float(n_pixels))) return span;
+    span.begin = uint32(first > 0.0f ? first : 0.0f) >> p.bin_shift;
+    span.end = (uint32(last < float(n_pixels) ? last : float(n_pixels - 1)) >> p.bin_shift) + 1;
+    return span;
+}
+
+// Fills the ellipse; the number of bins around it.
+DEVICE uint32 bound_ellipse(const FrameParams &p, const SplatRecord &record, Ellipse &e) {
+    e.u = record.u;
+    e.v = record.v;
+    e.lean = record.lean;
+    e.yy = record.yy;
+    e.inverse_xx = -reciprocal(record.xx);
+    e.depth = float_bits(record.depth);
+    e.reach = log2_opacity(record) + (LOG2_255 + REACH_SLACK);
+    // the covariance again, over reach: variances are sums of positive terms
+    const float variance_y = -reciprocal(record.yy), covariance = -record.lean * variance_y;
+    const float variance_x = e.inverse_xx - record.lean * covariance;
+    const float half_width = lesser(square_root_fast(e.reach * variance_x), 1e9f);
+    e.half_height = lesser(square_root_fast(e.reach * variance_y), 1e9f);
+    const float turn = covariance * reciprocal(variance_x) * half_width;
+    e.turn = clamp(turn, -e.half_height, e.half_height);
+    const Span x = bins_with_centres(p, e.u - half_width, e.u + half_width, p.width);
+    const Span y = bins_with_centres(p, e.v - e.half_height, e.v + e.half_height, p.height);
+    e.bin_x = uint16(x.begin);
+    e.bin_y = uint16(y.begin);
+    e.n_bins_x = x.end - x.begin;
+    return (x.end - x.begin) * (y.end - y.begin);
+}
+
+// Half of the row's share of the ellipse, d over its centre, in units whose squares inverse_xx is in.
+DEVICE float half_chord(const Ellipse &e, float d, float inverse_xx) {
+    const float rest = (e.reach + e.yy * d * d) * inverse_xx;
+    return rest > 1e-12f ? rest * inverse_square_root(rest) : 0.0f;
+}
+
+// The nearest whole number, of those from 0 to BIN_COLUMNS: left in the low bits by a number with no room for fractions.
+DEVICE uint32 nearest_column(float value) {
+    return float_bits(clamp(value, 0.0f, float(BIN_COLUMNS)) + 8388608.0f) & 7u;
+}
+
+// The patches of a bin that the ellipse touches: within each row of patches the exact extent of the slice. Columns are
+// counted in patches; a column counts when it has a pixel centre between the slice's left and right end.
+DEVICE uint32 patches_of_bin(const FrameParams &p, const Ellipse &e, uint32 bin_x, uint32 bin_y) {
+    const float width = p.bin_shift == 6 ? 16.0f : 8.0f, per_patch = p.bin_shift == 6 ? 1.0f / 16.0f : 1.0f / 8.0f;
+    const float n_rows = float((1u << p.bin_shift) / PATCH_HEIGHT);
+    const float top = float(bin_y << p.bin_shift) + 0.5f - e.v; // of the first pixel centres, over the ellipse's
+    const float middle = (e.u - 0.5f - float(bin_x << p.bin_shift)) * per_patch, lean = e.lean * per_patch;
+    const float inverse_xx = e.inverse_xx * (per_patch * per_patch), last_pixel = (width - 1.0f) * per_patch;
+    // the rows of patches within the box
+    const float first = clamp(round_down((-e.half_height - top) * (1.0f / PATCH_HEIGHT)), 0.0f, n_rows);
+    const float last = clamp(round_down((e.half_height - top) * (1.0f / PATCH_HEIGHT)), -1.0f, n_rows - 1.0f);
+    uint32 mask = 0;
+    for (int row = int(first); row <= int(last); ++row) {
+        // heights over the ellipse's centre; it reaches farthest where they come nearest to the turn, or its opposite
+        const float low = top + float(row * PATCH_HEIGHT), high = low + (PATCH_HEIGHT - 1.0f);
+        const float at_left = clamp(clamp(-e.turn, low, high), -e.half_height, e.half_height);
+        const float at_right = clamp(clamp(e.turn, low, high), -e.half_height, e.half_height);
+        const float left = middle - lean * at_left - half_chord(e, at_left, inverse_xx);
+        const float right = middle - lean * at_right + half_chord(e, at_right, inverse_xx);
+        // rounded up and down by adding, and a hair farther out
+        const uint32 begin = nearest_column(left - last_pixel + 0.4999f), end = nearest_column(right + 0.5001f);
+        if (begin < end) mask |= ((1u << end) - (1u << begin)) << (BIN_COLUMNS * row);
+    }
+    return mask;
+}
+
+// Fills the splat's record and ellipse; the number of bins around it, 0 for a splat that is not drawn.
+template <typename Storage>
+DEVICE uint32 project_record(const FrameParams &p, uint32 splat, SplatRecord &record, Ellipse &e) {
+    Projection on_screen;
+    if (!project_splat<Storage>(p, splat, on_screen)) return 0;
+    // the clamp of alpha is made on the opacity: no pixel has to
+    if (!(on_screen.opacity > 0.0f)) return 0; // NaN, too
+    const float steps = log_2(lesser(on_screen.opacity, ALPHA_MAX)) * -OPACITY_STEPS;
+    if (!(steps < OPACITY_STEPS * LOG2_255)) return 0; // never reaches 1/255
+    record.u = on_screen.u;
+    record.v = on_screen.v;
+    const float inverse_yy = reciprocal(on_screen.cov.yy);
+    record.lean = -on_screen.cov.xy * inverse_yy;
+    record.xx = (-0.5f * LOG2_E) * on_screen.cov.yy * on_screen.inverse_det;
+    record.yy = (-0.5f * LOG2_E) * inverse_yy;
+    record.opacity_red = uint32(steps + 0.5f);
+    record.depth = on_screen.depth;
+    const uint32 n_bins = bound_ellipse(p, record, e);
+    if (n_bins == 0) return 0;
+    const Vec3 colour = view_colour<Storage>(p, splat, on_screen.mean);
+    record.opacity_red |= uint32(half_from_float(colour.x)) << 16;
+    record.green_blue = half_from_float(colour.y) | uint32(half_from_float(colour.z)) << 16;
+    return n_bins;
+}
+
+// The last block to finish turns the bins' counts into the starts of their lists, and clears them to count again.
+template <int THREADS> DEVICE void lay_out_lists(const FrameParams &p, SumShared<uint64, THREADS> &shared) {
+    const uint32 n_bins = p.n_bins_x * p.n_bins_y, each = n_bins / THREADS + (n_bins % THREADS != 0);
+    const uint32 begin = thread_rank() * each, end = begin + each < n_bins ? begin + each : n_bins;
+    uint64 sums = 0, totals; // visible splats above 32 bits of list entries: no more are counted than have found room
+    for (uint32 block = thread_rank(); block < n_blocks(); block += THREADS)
+        sums += observe(p.block_counts + 2 * block + 1) << 32;
+    for (uint32 bin = begin; bin < end; ++bin) sums += observe(p.bin_counts + bin);
+    uint32 start = uint32(block_exclusive_sum<uint64, THREADS>(sums, totals, shared));
+    for (uint32 bin = begin; bin < end; ++bin) {
+        const uint32 count = observe(p.bin_counts + bin);
+        p.bin_starts[bin] = start;
+        p.bin_counts[bin] = 0;
+        start += count;
+    }
+    if (thread_rank() == 0) {
+        p.bin_starts[n_bins] = uint32(totals);
+        *p.n_visible = totals >> 32;
+        *p.n_instances = observe(p.instance_ticket);
+        *p.block_ticket = 0;
+        *p.step_ticket = 0;
+    }
+}
+
+// Of numbers below 2^22: a splat has fewer bins.
+DEVICE uint32 divide(uint32 a, uint32 b) {
+    const float exact = (small_to_float(a) + 0.5f) * reciprocal(small_to_float(b));
+    return float_bits(exact - 0.5f + 12582912.0f) & 0x3fffffu;
+}
+
+struct BinsShared {
+    static constexpr int THREADS = block_threads(BINS_THREADS);
+    uint32 counts[MAX_BINS];
+    Ellipse ellipses[THREADS];
+    uint32 first_instances[THREADS];
+    SumShared<uint64, THREADS> sums;
+    SumShared<uint32, THREADS> step;
+    uint64 ticket;
+    uint32 next_step;
+    uint32 is_last;
+};
+
+// One of the step's instances; `first` is the step's first splat.
+DEVICE BinInstance instance_of(const FrameParams &p, const BinsShared &shared, uint32 first, uint32 index) {
+    // whose it is: the last splat whose instances begin at or before it
+    uint32 owner = 0;
+    for (uint32 half = BinsShared::THREADS / 2; half > 0; half /= 2)
+        if (shared.first_instances[owner + half] <= index) owner += half;
+    const Ellipse e = shared.ellipses[owner];
+    index -= shared.first_instances[owner];
+    const uint32 row = divide(index, e.n_bins_x), x = e.bin_x + (index - row * e.n_bins_x), y = e.bin_y + row;
+    return {e.depth, first + owner, patches_of_bin(p, e, x, y), y * p.n_bins_x + x};
+}
+
+// The splats from `begin` on, one a thread (in host-fast: one after the other).
+template <typename Storage>
+DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *counts, uint32 begin, uint64 &n_visible) {
+    constexpr int THREADS = BinsShared::THREADS;
+    const uint32 end = p.n_splats - begin < p.bins_step ? p.n_splats : begin + p.bins_step;
+    for (uint32 first = begin; first < end; first += THREADS) {
+        const uint32 splat = first + thread_rank();
+        SplatRecord record;
+        uint32 n_mine = 0;
+        if (splat < end) n_mine = project_record<Storage>(p, splat, record, shared.ellipses[thread_rank()]);
+        if (n_mine > 0) p.splat_records[splat] = record;
+        n_visible += n_mine > 0;
+        uint32 n_step;
+        shared.first_instances[thread_rank()] = block_exclusive_sum<uint32, THREADS>(n_mine, n_step, shared.step);
+        uint64 ticket = 0;
+        uint32 next_step = 0;
+        if (thread_rank() == 0) {
+            ticket = fetch_add(p.instance_ticket, uint64(n_step));
+            if (first == begin) next_step = fetch_add(p.step_ticket, 1u) + n_blocks();
+        }
+        block_sync();
+        // the first instance of each thread is worked out while the tickets are on their way
+        BinInstance instance = {};
+        if (uint32(thread_rank()) < n_step) instance = instance_of(p, shared, first, thread_rank());
+        if (thread_rank() == 0) {
+            shared.ticket = ticket;
+            if (first == begin) shared.next_step = next_step;
+        }
+        block_sync();
+        ticket = shared.ticket;
+        for (uint32 mine = thread_rank(); mine < n_step;) {
+            // counting goes on past the end: the renderer grows the buffers and draws the frame again
+            if (ticket + mine < p.instance_capacity) {
+                p.bin_instances[ticket + mine] = instance;
+                if (instance.mask != 0) fetch_add(counts + instance.bin, 1u);
+            }
+            mine += THREADS;
+            if (mine < n_step) instance = instance_of(p, shared, first, mine);
+        }
+        block_sync(); // shared is written again
+    }
+}
+
+// A block takes a step of splats at a time (in a small scene fewer than it has threads, so that every multiprocessor has
+// some), then its threads share out the bins around all of them: however large a splat, no thread waits for another.
+template <typename Storage> DEVICE void project_bins(const FrameParams &p) {
+    constexpr int THREADS = BinsShared::THREADS;
+    SHARED(BinsShared, shared);
+    const uint32 n_bins = p.n_bins_x * p.n_bins_y;
+    uint32 *counts = n_bins <= MAX_BINS ? shared.counts : p.bin_counts;
+    if (counts == shared.counts)
+        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) counts[bin] = 0;
+
+    uint64 n_visible = 0, total;
+    // a block that is done takes the next step: they are not equally much work
+    const uint32 n_steps = p.n_splats / p.bins_step + (p.n_splats % p.bins_step != 0);
+    for (uint32 step = block_rank(); step < n_steps; step = shared.next_step)
+        project_step<Storage>(p, shared, counts, step * p.bins_step, n_visible);
+    block_exclusive_sum<uint64, THREADS>(n_visible, total, shared.sums);
+    if (thread_rank() == 0) p.block_counts[2 * block_rank() + 1] = total;
+    if (counts == shared.counts) {
+        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
+            if (counts[bin] > 0) fetch_add(p.bin_counts + bin, counts[bin]);
+    }
+    memory_fence();
+    block_sync();
+    if (thread_rank() == 0) shared.is_last = take_ticket(p.block_ticket) == n_blocks() - 1;
+    block_sync();
+    if (shared.is_last) lay_out_lists<THREADS>(p, shared.sums);
+}
+
+// Moves the instances to their bins' lists, in any order: a block counts its share's, takes so many places of each list
+// at once, and fills them.
+DEVICE void fill_lists(const FrameParams &p) {
+    constexpr int THREADS = block_threads(FILL_THREADS);
+    struct Shared {
+        uint32 next[MAX_BINS];
+    };
+    SHARED(Shared, shared);
+    const uint32 n_bins = p.n_bins_x * p.n_bins_y;
+    const bool counts_first = n_bins <= MAX_BINS;
+    const uint64 counted = *p.n_instances;
+    const Share share = share_of_block(uint32(counted < p.instance_capacity ? counted : p.instance_capacity), THREADS);
+    if (share.begin == share.end) return; // the whole block
+    if (counts_first) {
+        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) shared.next[bin] = 0;
+        block_sync();
+        for (uint32 i = share.begin + thread_rank(); i < share.end; i += THREADS) {
+            const BinInstance instance = p.bin_instances[i];
+            if (instance.mask != 0) fetch_add(shared.next + instance.bin, 1u);
+        }
+        block_sync();
+        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) {
+            const uint32 count = shared.next[bin];
+            if (count > 0) shared.next[bin] = p.bin_starts[bin] + fetch_add(p.bin_counts + bin, count);
+        }
+        block_sync();
+    }
+    for (uint32 i = share.begin + thread_rank(); i < share.end; i += THREADS) {
+        const BinInstance instance = p.bin_instances[i];
+        if (instance.mask == 0) continue;
+        const uint32 place = counts_first ? fetch_add(shared.next + instance.bin, 1u)
+                                          : p.bin_starts[instance.bin] + fetch_add(p.bin_counts + instance.bin, 1u);
+        p.list_entries[place] = instance;
+    }
+}
+
+// --- sort_lists ---
+
+constexpr int LIST_BLOCK = block_threads(LIST_THREADS);
+constexpr int LIST_ITEMS = LIST_CAPACITY / LIST_BLOCK;
+
+struct ListShared {
+    uint32 keys[LIST_CAPACITY];
+    uint32 places[LIST_CAPACITY]; // in the list as it was emitted
+    // of each bucket, and the total; three more, because a compiler reads `sums` in aligned fours, and racecheck takes the
+    // word before it for read
+    uint32 starts[LIST_BUCKETS + 4];
+    SumShared<uint32, LIST_BLOCK> sums;
+    uint32 n_taken, found;
+    uint32 nearest, farthest, is_skewed;
+};
+
+// Counts become first places; the total stands behind them.
+DEVICE void sum_buckets(ListShared &shared) {
+    constexpr int EACH = LIST_BUCKETS / LIST_BLOCK;
+    uint32 *mine = shared.starts + thread_rank() * EACH;
+    uint32 sum = 0, total;
+    for (int i = 0; i < EACH; ++i) sum += mine[i];
+    uint32 before = block_exclusive_sum<uint32, LIST_BLOCK>(sum, total, shared.sums);
+    for (int i = 0; i < EACH; ++i) {
+        const uint32 count = mine[i];
+        mine[i] = before;
+        before += count;
+    }
+    if (thread_rank() == 0) shared.starts[LIST_BUCKETS] = total;
+    block_sync();
+}
+
+DEVICE void clear_buckets(ListShared &shared) {
+    for (int i = thread_rank(); i < LIST_BUCKETS; i += LIST_BLOCK) shared.starts[i] = 0;
+}
+
+DEVICE uint64 rank_key(const BinInstance &entry) { return uint64(entry.depth) << 32 | entry.splat; }
+
+// For lists longer than LIST_CAPACITY: the end of a range of ranks from `low` that holds at least half as many entries,
+// and not more. Histograms of ever finer ranges; ranks are unique, so that the finest always serves.
+DEVICE uint64 end_of_range(ListShared &shared, const BinInstance *entries, uint32 n, uint64 low) {
+    uint32 kept = 0; // entries from low to here
+    uint64 from = low;
+    int bits = 63; // a rank is less than 2^63
+    uint64 top = 1ull << 63;
+    while (true) {
+        while (bits > 0 && !((top - from - 1) >> (bits - 1))) --bits;
+        const int shift = bits > LIST_BUCKET_BITS ? bits - LIST_BUCKET_BITS : 0;
+        clear_buckets(shared);
+        if (thread_rank() == 0) shared.found = LIST_BUCKETS;
+        block_sync();
+        for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
+            const uint64 rank = rank_key(entries[i]);
+            if (rank >= from && rank < top) fetch_add(shared.starts + uint32((rank - from) >> shift), 1u);
+        }
+        block_sync();
+        sum_buckets(shared);
+        for (int i = thread_rank(); i < LIST_BUCKETS; i += LIST_BLOCK)
+            if (kept + shared.starts[i] <= LIST_CAPACITY && kept + shared.starts[i + 1] > LIST_CAPACITY) shared.found = i;
+        block_sync();
+        const uint32 bucket = shared.found;
+        kept += shared.starts[bucket];
+        from += uint64(bucket) << shift;
+        block_sync(); // shared is written again
+        if (kept >= LIST_CAPACITY / 2 || shift == 0) return from;
+        top = from + (1ull << shift);
+    }
+}
+
+// Copies the entries of ranks [low, high) to shared memory, in any order.
+DEVICE void take_range(ListShared &shared, const BinInstance *entries, uint32 n, uint64 low, uint64 high) {
+    if (thread_rank() == 0) shared.n_taken = 0;
+    block_sync();
+    for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
+        const uint64 rank = rank_key(entries[i]);
+        if (rank >= low && rank < high) {
+            const uint32 place = fetch_add(&shared.n_taken, 1u);
+            shared.keys[place] = entries[i].depth;
+            shared.places[place] = i;
+        }
+    }
+}
+
+DEVICE bool comes_before(const ListShared &shared, const BinInstance *entries, uint32 a, uint32 b) {
+    if (shared.keys[a] != shared.keys[b]) return shared.keys[a] < shared.keys[b];
+    const uint32 place_a = shared.places[a], place_b = shared.places[b];
+    return place_a != place_b && entries[place_a].splat < entries[place_b].splat;
+}
+
+// Batcher's bitonic sort (1968) in place, whatever the depths: for lists that buckets do not spread.
+DEVICE void sort_skewed(ListShared &shared, const BinInstance *entries, uint32 n) {
+    uint32 size = 1;
+    while (size < n) size *= 2;
+    for (uint32 i = n + thread_rank(); i < size; i += LIST_BLOCK) shared.keys[i] = shared.places[i] = 0xffffffffu;
+    block_sync();
+    for (uint32 run = 2; run <= size; run *= 2) {
+        for (uint32 distance = run / 2; distance > 0; distance /= 2) {
+            for (uint32 i = thread_rank(); i < size; i += LIST_BLOCK) {
+                const uint32 other = i ^ distance;
+                if (other < i || comes_before(shared, entries, other, i) != ((i & run) == 0)) continue;
+                const uint32 key = shared.keys[i], place = shared.places[i];
+                shared.keys[i] = shared.keys[other];
+                shared.places[i] = shared.places[other];
+                shared.keys[other] = key;
+                shared.places[other] = place;
+            }
+            block_sync();
+        }
+    }
+}
+
+// Sorts what shared memory holds into the output. One pass by linear buckets between the nearest and farthest depth,
+// then each entry counts those of its bucket that come before it: about one, where depths are spread.
+DEVICE void sort_taken(const FrameParams &p, ListShared &shared, const BinInstance *entries, uint32 n, uint32 output) {
+    uint32 keys[LIST_ITEMS], places[LIST_ITEMS], ranks[LIST_ITEMS];
+    uint32 nearest = 0xffffffffu, farthest = 0;
+    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
+        const uint32 item = i * LIST_BLOCK + thread_rank();
+        if (item < n) {
+            keys[i] = shared.keys[item];
+            places[i] = shared.places[item];
+            if (keys[i] < nearest) nearest = keys[i];
+            if (keys[i] > farthest) farthest = keys[i];
+        }
+    }
+    for (int distance = WARP_WIDTH / 2; distance > 0; distance /= 2) {
+        const uint32 near = warp_shuffle(nearest, (lane_rank() + distance) % WARP_WIDTH);
+        const uint32 far = warp_shuffle(farthest, (lane_rank() + distance) % WARP_WIDTH);
+        if (near < nearest) nearest = near;
+        if (far > farthest) farthest = far;
+    }
+    if (thread_rank() == 0) {
+        shared.nearest = 0xffffffffu;
+        shared.farthest = 0;
+        shared.is_skewed = 0;
+    }
+    clear_buckets(shared);
+    block_sync();
+    if (lane_rank() == 0) {
+        fetch_min(&shared.nearest, nearest);
+        fetch_max(&shared.farthest, farthest);
+    }
+    block_sync();
+    nearest = shared.nearest;
+    const float scale = float(LIST_BUCKETS) / (float(shared.farthest - nearest) + 1.0f);
+    const auto bucket_of = [&](uint32 key) {
+        const uint32 bucket = uint32(float(key - nearest) * scale);
+        return bucket < LIST_BUCKETS ? bucket : LIST_BUCKETS - 1u;
+    };
+
+    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
+        if (uint32(i * LIST_BLOCK + thread_rank()) < n) {
+            ranks[i] = fetch_add(shared.starts + bucket_of(keys[i]), 1u);
+            if (ranks[i] == LIST_SKEW) fetch_max(&shared.is_skewed, 1u);
+        }
+    }
+    block_sync();
+    if (shared.is_skewed) {
+        sort_skewed(shared, entries, n);
+        for (uint32 item = thread_rank(); item < n; item += LIST_BLOCK) {
+            p.list_splats[output + item] = entries[shared.places[item]].splat;
+            p.list_masks[output + item] = entries[shared.places[item]].mask;
+        }
+        return; // the whole block
+    }
+    sum_buckets(shared);
+    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
+        if (uint32(i * LIST_BLOCK + thread_rank()) < n) {
+            const uint32 place = shared.starts[bucket_of(keys[i])] + ranks[i];
+            shared.keys[place] = keys[i];
+            shared.places[place] = places[i];
+        }
+    }
+    block_sync();
+
+    for (uint32 item = thread_rank(); item < n; item += LIST_BLOCK) {
+        const uint32 key = shared.keys[item];
+        const BinInstance entry = entries[shared.places[item]];
+        const uint32 bucket = bucket_of(key), begin = shared.starts[bucket], end = shared.starts[bucket + 1];
+        uint32 place = begin;
+        for (uint32 other = begin; other < end; ++other) {
+            if (shared.keys[other] < key)
+                ++place;
+            else if (shared.keys[other] == key && other != item)
+                place += entries[shared.places[other]].splat < entry.splat;
+        }
+        p.list_splats[output + place] = entry.splat;
+        p.list_masks[output + place] = entry.mask;
+    }
+}
+
+// A block a bin.
+DEVICE void sort_lists(const FrameParams &p) {
+    SHARED(ListShared, shared);
+    const uint32 begin = p.bin_starts[block_rank()], n = p.bin_starts[block_rank() + 1] - begin;
+    const BinInstance *entries = p.list_entries + begin;
+    if (thread_rank() == 0) { // for the next frame
+        p.bin_counts[block_rank()] = 0;
+        if (block_rank() == 0) *p.instance_ticket = 0;
+    }
+    uint32 done = 0;
+    uint64 low = 0;
+    while (done < n) { // once, but for long lists
+        uint32 n_taken = n;
+        if (n <= LIST_CAPACITY) {
+            for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
+                shared.keys[i] = entries[i].depth;
+                shared.places[i] = i;
+            }
+            block_sync();
+        } else {
+            const uint64 high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, low);
+            take_range(shared, entries, n, low, high);
+            block_sync();
+            n_taken = shared.n_taken;
+            low = high;
+        }
+        sort_taken(p, shared, entries, n_taken, begin + done);
+        done += n_taken;
+        block_sync(); // shared is written again
+    }
+}
+
+} // namespace edgegs

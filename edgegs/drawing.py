@@ -17,15 +17,16 @@ import numpy as np
 from edgegs.backends import create, severity
 from edgegs.backends.base import Backend
 from edgegs.camera import Camera, InputEvent, PosePath, build_path
+from edgegs.choosing import choose_variant, decided, task_of
 from edgegs.config import Config
 from edgegs.errors import DeviceError, DeviceLost, EdgegsError
 from edgegs.frame import Frame
 from edgegs.governor import Ladder, Setting, build_ladder
 from edgegs.kernels.variants import variant
 from edgegs.pack import AnyScene, PackedScene
-from edgegs.pack.prepare import MAX_VIEWS, OpenBackend, Wish, prepare
-from edgegs.pack.views import training_views
+from edgegs.pack.prepare import OpenBackend, prepare
 from edgegs.renderer import Renderer, Ticket
+from edgegs.tuned import Board
 
 if TYPE_CHECKING:
     from edgegs.capture import Capture
@@ -44,6 +45,8 @@ class SceneFacts(NamedTuple):
         signature: of its file when it was read: a file that was replaced has another one. None: unknown.
         levels: rising counts of splats of which a prefix is the best choice; empty without an order of importance.
         sh_degree: of view-dependent colour.
+        variant: that it was prepared for, and is drawn with: ``auto`` where that leaves it to the renderer.
+        board: that it was prepared for.
     """
 
     path: str
@@ -54,42 +57,46 @@ class SceneFacts(NamedTuple):
     signature: Optional[Signature]
     levels: Tuple[int, ...] = ()
     sh_degree: int = 0
+    variant: str = "auto"
+    board: Board = Board()
 
 
 def load_scene(
-    config: Config, backend_name: str, open_scorer: OpenBackend, progress: Callable[[int, int], None]
+    config: Config, board: Board, open_scorer: OpenBackend, progress: Callable[[int, int], None]
 ) -> Tuple[AnyScene, SceneFacts]:
     """Read the scene of a configuration and say what was dropped of it.
 
     Args:
-        backend_name: who will draw it.
+        board: what will draw it.
         open_scorer: gives a backend that may draw meanwhile; used where ``scene.max_gaussians`` has to choose.
         progress: called as ``progress(done, of)``; may raise, to end that.
 
     Raises:
         SceneError, InputError, AccessError, DeviceError: as ``edgegs.pack.prepare``.
     """
-    settings, judges = config.scene, scoring_file(config)
+    settings = config.scene
     log.info("loading %s", settings.path)
     seen = signature(settings.path)
-    storage = variant(config.render.variant, backend_name).storage
-    views = None if judges is None else training_views(judges, max_views=MAX_VIEWS)[0]
-    scene = prepare(settings.path, Wish(storage, settings.max_gaussians, settings.frame, views), open_scorer, progress)
+    task = task_of(config, board)
+    name, answer = choose_variant(config, task, progress)
+    if answer is not None:
+        log.info("%s", answer.says())
+    storage = variant(name, board.backend).storage
+    scene = prepare(settings.path, task.wish._replace(storage=storage), open_scorer, progress)
     for warning in scene.warnings:
         log.warning("%s", warning)
     for cause, rows in scene.dropped.items():
         log.warning("%s: dropped %d of %d rows: %s", settings.path, rows, scene.n_rows, cause)
+    return scene, facts_of(scene, seen, name, board)
+
+
+def facts_of(scene: AnyScene, seen: Optional[Signature], variant_name: str, board: Board) -> SceneFacts:
+    """What is kept of a scene; the arguments as the attributes of ``SceneFacts``."""
     levels = scene.levels if isinstance(scene, PackedScene) and scene.is_scored else ()
-    return scene, SceneFacts(
-        scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen, levels, scene.sh_degree
-    )
-
-
-def scoring_file(config: Config) -> Optional[str]:
-    """The cameras.json whose views decide which splats are drawn: what the camera flies along. None: no file does."""
-    path = config.camera.path
-    flies = path is not None and path.kind == "cameras_json"
-    return path.path if flies and config.scene.max_gaussians is not None else None  # type: ignore[union-attr]
+    return SceneFacts(
+        scene.path, scene.sha256, scene.n_splats, scene.bounds(), scene.up, seen, levels, scene.sh_degree,
+        variant_name, board,
+    )  # fmt: skip
 
 
 def signature(path: str) -> Optional[Signature]:
@@ -180,7 +187,7 @@ class Show:
         """Read the scene, after ``open_backend``; errors as ``load_scene``."""
         backend = self._backend
         assert backend is not None
-        scene, self.scene = load_scene(self.config, backend.name, lambda: nullcontext(backend), self._progress)
+        scene, self.scene = load_scene(self.config, Board.of(backend), lambda: nullcontext(backend), self._progress)
         return scene
 
     def open_inputs(self) -> None:
@@ -195,7 +202,8 @@ class Show:
     def bring(self, scene: AnyScene) -> None:
         """Bring the scene to the device; raises DeviceError."""
         assert self._backend is not None
-        self._renderer = make_renderer(self._backend, scene, self.config)
+        assert self.scene is not None
+        self._renderer = make_renderer(self._backend, scene, decided(self.config, self.scene.variant))
         self._describe()
 
     def reopen_device(self) -> None:
@@ -219,9 +227,7 @@ class Show:
             self._backend = create(name, self.config.render.threads)[0]
         except DeviceError as error:
             raise DeviceLost(str(error)) from None
-        scene = self.load()
-        self._renderer = make_renderer(self._backend, scene, self.config)
-        self._describe()
+        self.bring(self.load())
 
     @property
     def depth(self) -> int:
@@ -302,7 +308,7 @@ class Show:
         if _behind(config) != _behind(self.config):
             capture = make_capture(config)
         if scene is not None:
-            renderer = make_renderer(self._backend, scene, config)
+            renderer = make_renderer(self._backend, scene, decided(config, facts.variant))
             self._drawn_with.close()
             self._renderer = renderer
         self.config, self.scene = config, facts

@@ -12,8 +12,9 @@ from typing import Callable, Optional
 
 from edgegs.backends import create
 from edgegs.backends.base import Backend
+from edgegs.choosing import choose_variant, scoring_file, task_of
 from edgegs.config import Config
-from edgegs.drawing import SceneFacts, load_scene, scoring_file, signature
+from edgegs.drawing import SceneFacts, load_scene, signature
 from edgegs.errors import ConfigError, EdgegsError
 from edgegs.pack import AnyScene
 
@@ -63,7 +64,7 @@ class Reload:
             config = self._reread()
             check_change(self._current, config)
             if needs_renderer(self._current, config, self.facts):
-                self.scene, self.facts = load_scene(config, self._backend_name, self._scorer, self._progress)
+                self.scene, self.facts = load_scene(config, self.facts.board, self._scorer, self._progress)
             self.config = config
         except EdgegsError as error:
             self.error = error
@@ -101,5 +102,15 @@ def needs_renderer(old: Config, new: Config, scene: SceneFacts) -> bool:
         size = camera.width, camera.height
         return config.scene, scoring_file(config), size, render.variant, render.background, behind
 
-    return drawn(old) != drawn(new) or signature(new.scene.path) != scene.signature
+    if drawn(old) != drawn(new) or signature(new.scene.path) != scene.signature:
+        return True
+    return new.render.variant == "auto" and _is_tuned_otherwise(new, scene)
+
+
+def _is_tuned_otherwise(config: Config, scene: SceneFacts) -> bool:
+    """Whether `edgegs tune` was run meanwhile, or another error is allowed now, so that another variant is drawn."""
+    try:
+        return choose_variant(config, task_of(config, scene.board))[0] != scene.variant
+    except EdgegsError:  # a cameras.json that is gone: of no matter to what is on the device
+        return False
 

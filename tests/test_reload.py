@@ -232,7 +232,7 @@ def test_a_packed_scene_takes_over_and_a_damaged_one_does_not(running):
     def script(daemon):
         assert running.hup(daemon, running.text("c.egs"))["successful"] is True
         status = daemon.status()
-        assert (status["n_splats"], status["variant"]) == (600, "packed-split-tight-exact-dual")
+        assert (status["n_splats"], status["variant"]) == (600, "packed-bins-tight-fast-patch8")
         result = running.hup(daemon, running.text("d.egs"))
         assert result["successful"] is False
         assert "d.egs" in result["error"]

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from edgegs.cli.options import add_backend_options, add_scene_options, bounded, size, triple, whole
 from edgegs.cli.progress import Progress
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMATS = (".png", ".jpg", ".jpeg")
+DEFAULT_SIZE = (1280, 720)
 JPEG_QUALITY = 95  # OpenCV's own default: a picture asked for by hand is kept
 
 
@@ -53,12 +54,21 @@ def main(args: argparse.Namespace) -> int:
     from edgegs.pack.prepare import Wish, prepare
     from edgegs.renderer import Renderer
     from edgegs.scene import kind_of
+    from edgegs.tuned import Board, Task, find
 
     kind_of(args.scene)  # what is no scene is refused before anything is built
     backend, why = create(args.backend, args.threads, may_compile=True)
     with backend:
-        wish = Wish(variant(args.variant, backend.name).storage, args.max_gaussians, args.frame)
-        scene = prepare(args.scene, wish, lambda: nullcontext(backend), Progress("preparing the scene"))
+        progress = Progress("preparing the scene")
+        width, height = choose_size(args)
+        wish = Wish("fp32", args.max_gaussians, args.frame)
+        if args.variant == "auto":
+            answer = find(Task(Board.of(backend), width, height, wish), args.scene, progress)
+            if answer is not None:
+                log.info("%s", answer.says())
+                args.variant = answer.variant
+        wish = wish._replace(storage=variant(args.variant, backend.name).storage)
+        scene = prepare(args.scene, wish, lambda: nullcontext(backend), progress)
         log.log(severity(args.backend, backend), "%s", why)
         for warning in scene.warnings:
             log.warning("%s", warning)
@@ -116,24 +126,40 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def choose_camera(args: argparse.Namespace, scene: AnyScene) -> Camera:
     """The view asked for; with none, the first of the orbit that ``edgegs run`` would make."""
-    from edgegs.camera import build_path, load_cameras_json
+    from edgegs.camera import build_path
 
-    if args.view:
-        file, colon, index = args.view.rpartition(":")
-        if not colon or not re.fullmatch(r"\d{1,9}", index, re.ASCII):
-            raise UsageError(f"--view {args.view}: expected CAMERAS.json:INDEX, such as cameras.json:0")
-        views: List[Camera] = load_cameras_json(file)
-        if int(index) >= len(views):
-            raise InputError(f"{file}: has views 0 to {len(views) - 1}, not {index}")
-        view = views[int(index)]
+    view = _view(args)
+    if view is not None:
         return view.with_size(*args.size) if args.size else view
-    width, height = args.size or (1280, 720)
+    width, height = args.size or DEFAULT_SIZE
     up = args.up or scene.up
     path = {"kind": "orbit", "up": up}
     if args.eye:
         target = args.target if args.target else tuple(float(value) for value in scene.bounds()[0])
         path = {"kind": "fixed", "eye": args.eye, "target": target, "up": up}
     return build_path(path, width, height, args.fov or 60.0, scene_bounds=scene.bounds()).camera_at(0.0)
+
+
+def choose_size(args: argparse.Namespace) -> Tuple[int, int]:
+    """Width and height of ``choose_camera``'s picture, known before there is a scene."""
+    if args.size:
+        return int(args.size[0]), int(args.size[1])
+    view = _view(args)
+    return DEFAULT_SIZE if view is None else (view.width, view.height)
+
+
+def _view(args: argparse.Namespace) -> Optional[Camera]:
+    from edgegs.camera import load_cameras_json
+
+    if not args.view:
+        return None
+    file, colon, index = args.view.rpartition(":")
+    if not colon or not re.fullmatch(r"\d{1,9}", index, re.ASCII):
+        raise UsageError(f"--view {args.view}: expected CAMERAS.json:INDEX, such as cameras.json:0")
+    views: List[Camera] = load_cameras_json(file)
+    if int(index) >= len(views):
+        raise InputError(f"{file}: has views 0 to {len(views) - 1}, not {index}")
+    return views[int(index)]
 
 
 def write_picture(path: str, image: Any) -> None:

@@ -76,6 +76,7 @@ class Camera(Section):
 class Render(Section):
     backend: Literal["auto", "cuda", "host", "reference"] = "auto"
     variant: Name = "auto"
+    max_error_db: Optional[Annotated[float, Field(ge=30, le=100)]] = None
     background: Colour = (0.0, 0.0, 0.0)
     target_fps: Fps = 30.0
     threads: Annotated[int, Field(ge=0, le=1024)] = 0

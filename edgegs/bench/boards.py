@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from edgegs.backends.cuda import BLOCKS_PER_MULTIPROCESSOR
 from edgegs.config.tree import Origin, Problem, Value, parse_yaml
 from edgegs.errors import ConfigError, DeviceError, UsageError
-from edgegs.kernels.variants import AXES, variant
+from edgegs.kernels.variants import AXES, combinations, variant
 from edgegs.paths import shipped
 
 _MIB = 1 << 20
@@ -57,34 +57,99 @@ class Board:
 
 
 @dataclass(frozen=True)
+class LoopCount:
+    """Issue slots of a rasterizer's blend loop per pixel and splat, and what the kernel takes besides; see the file."""
+
+    slots: float
+    skipped: float
+    alone: float
+    registers: int
+    spills: int
+    barriers: int
+
+
+@dataclass(frozen=True)
+class PatchCount:
+    """Issue slots of a patch raster's warp besides blending; see the file."""
+
+    walk: float
+    stage: float
+    patch: float
+
+
+@dataclass(frozen=True)
+class FrontCount:
+    """Issue slots of key ``bins``' other kernels; see the file."""
+
+    splat: float
+    culled: float
+    instance: float
+    patch_row: float
+    fill: float
+    sort: float
+    sort_range: float
+    scan: float
+
+
+@dataclass(frozen=True)
+class KernelCounts:
+    """What was counted in the kernels' disassembly: by ``source`` (start of the sources' hash), on the day ``read``."""
+
+    source: str
+    read: str
+    loops: Dict[str, LoopCount]
+    patches: Dict[str, PatchCount]
+    front: FrontCount
+
+
+@dataclass(frozen=True)
+class LoopSlots:
+    """Issue slots of the loop that was measured, and where no pixel of a warp is reached."""
+
+    slots: float
+    skipped: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One published measurement: what was drawn, by the counts' names in ``Counts``; 0 ms: only FPS was published."""
+
+    exponential: str
+    n_splats: int
+    n_visible: int
+    n_instances: int
+    n_evaluations: int
+    n_reached: int
+    rasterize_ms: float
+    fps: float
+
+
+@dataclass(frozen=True)
 class Calibration:
-    """A published measurement and the counts of what it drew; see the file."""
+    """Published measurements, and the counts of what they drew; see the file."""
 
     board: str
     variant: str
     width: int
     height: int
     sh_degree: int
-    n_splats: int
-    n_visible: int
-    n_instances: int
-    n_evaluations: int
-    rasterize_ms: float
-    fps: float
     launch_us: float
+    loop: Dict[str, LoopSlots]
+    cases: Dict[str, Case]
 
 
 class Boards(NamedTuple):
-    """What the file holds: boards by name, issue slots by raster and exponential, the calibration."""
+    """What the file holds."""
 
     boards: Dict[str, Board]
-    issue_slots: Dict[str, Dict[str, float]]
+    kernels: KernelCounts
     calibration: Calibration
 
     def board(self, name: str) -> Board:
         """The board of that name; UsageError, with a suggestion, where there is none."""
-        if name in self.boards:
-            return self.boards[name]
+        for known, board in self.boards.items():
+            if known.replace("-", "") == name.replace("-", ""):
+                return board
         wanted = re.sub(r"[\s_]+|^jetson[\s_-]*", "-", name.lower()).strip("-")
         if wanted in self.boards:
             hint = f"; did you mean {wanted!r}?"
@@ -119,9 +184,23 @@ _RANGES: Dict[str, Tuple[float, float]] = {
     "memory_mib": (256, 1 << 22), "system_mib": (0, 1 << 22), "process_mib": (0, 1 << 22),
     "width": (16, 16384), "height": (16, 16384), "sh_degree": (0, 3),
     "n_splats": (1, 10**9), "n_visible": (1, 10**9), "n_instances": (1, 10**11), "n_evaluations": (1, 10**13),
-    "rasterize_ms": (1e-3, 1e6), "fps": (1e-3, 1e6), "launch_us": (0, 1e4),
+    "n_reached": (0, 10**13), "rasterize_ms": (0, 1e6), "fps": (1e-3, 1e6), "launch_us": (0, 1e4),
+    "registers": (1, 255), "spills": (0, 1 << 20), "barriers": (0, 100),
 }  # fmt: skip
-_MAX_SLOTS = 1000
+#: Of issue slots.
+_SLOTS = (1, 100_000)
+
+
+#: Kernels that blend, and those of them that have patches.
+_RASTERS = tuple(dict.fromkeys(one.entries["rasterize"] for one in combinations()))
+_PARTS: Dict[str, Any] = {kind.__name__: kind for kind in (LoopCount, PatchCount, FrontCount, LoopSlots, Case)}
+#: The keys that tables of the file may have; empty: any.
+_TABLES: Dict[str, Tuple[str, ...]] = {
+    "kernels.loops": _RASTERS,
+    "kernels.patches": tuple(name for name in _RASTERS if "_patch" in name),
+    "calibration.loop": AXES["exponential"],
+    "calibration.cases": (),
+}
 
 
 class _Reader:
@@ -131,38 +210,50 @@ class _Reader:
         self._problems = problems
 
     def boards(self, tree: Value) -> Optional[Boards]:
-        parts = self._mapping(tree, "", ("boards", "issue_slots", "calibration"))
+        parts = self._mapping(tree, "", ("boards", "kernels", "calibration"))
         if len(parts) < 3:
             return None
         names = self._mapping(parts["boards"], "boards")
         boards = {name: self._record(Board, value, f"boards.{name}", name=name) for name, value in names.items()}
         if not names:
             self._say(parts["boards"], "boards", "no board is described", "write one, as `nano: {title: …}`")
-        slots: Dict[str, Dict[str, float]] = {}
-        for raster, value in self._mapping(parts["issue_slots"], "issue_slots", None, AXES["raster"]).items():
-            key = f"issue_slots.{raster}"
-            loops = self._mapping(value, key, None, AXES["exponential"])
-            slots[raster] = {name: self._number(v, f"{key}.{name}", 1, _MAX_SLOTS, False) for name, v in loops.items()}
+        kernels = self._record(KernelCounts, parts["kernels"], "kernels")
         calibration = self._record(Calibration, parts["calibration"], "calibration")
-        if self._problems or calibration is None:
+        if self._problems or kernels is None or calibration is None:
             return None
-        result = Boards({name: board for name, board in boards.items() if board}, slots, calibration)
-        self._agree(result, parts["calibration"])
+        result = Boards({name: board for name, board in boards.items() if board}, kernels, calibration)
+        self._agree(result, parts["calibration"], parts["kernels"])
         return result
 
-    def _agree(self, found: Boards, value: Value) -> None:
-        """Report a calibration that names what the file or the kernels do not have."""
+    def _agree(self, found: Boards, value: Value, kernels: Value) -> None:
+        """Report what names things that the file or the kernels do not have."""
         calibration = found.calibration
         if calibration.board not in found.boards:
             self._say(value.data["board"], "calibration.board", "no such board in this file", "name one of boards")
         try:
-            choice = variant(calibration.variant, "cuda")
+            if variant(calibration.variant, "cuda").key == "bins":
+                self._say(value.data["variant"], "calibration.variant", "has no front end like the original's")
         except DeviceError:
             self._say(value.data["variant"], "calibration.variant", "no such variant", "see `edgegs kernels list`")
-            return
-        if choice.exponential not in found.issue_slots.get(choice.raster, {}):
-            text = f"issue_slots has no {choice.raster}.{choice.exponential}, which this variant needs"
-            self._say(value.data["variant"], "calibration.variant", text, "add it")
+        used = []
+        for name, case in calibration.cases.items():
+            key, part = f"calibration.cases.{name}", value.data["cases"].data[name]
+            if case.exponential not in calibration.loop:
+                text = f"calibration.loop has no {case.exponential}, which this case needs"
+                self._say(part.data["exponential"], key + ".exponential", text, "add it")
+            if case.n_reached > case.n_evaluations:
+                self._say(part.data["n_reached"], key + ".n_reached", "is more than n_evaluations")
+            if case.rasterize_ms >= 1e3 / case.fps:
+                self._say(part.data["rasterize_ms"], key + ".rasterize_ms", "is no less than the frame's 1000 / fps")
+            used.append(case.rasterize_ms > 0)
+        if not any(used):
+            text = "none has rasterize_ms, which the calibration is made from"
+            self._say(value.data["cases"], "calibration.cases", text, "add one")
+        for name in _RASTERS:
+            if name not in found.kernels.loops:
+                self._say(kernels.data["loops"], f"kernels.loops.{name}", "is missing", "add it")
+            elif "_patch" in name and name not in found.kernels.patches:
+                self._say(kernels.data["patches"], f"kernels.patches.{name}", "is missing", "add it")
 
     def _record(self, kind: Any, value: Value, key: str, **given: Any) -> Any:
         wanted = {field.name: str(field.type) for field in fields(kind) if field.name not in given}
@@ -171,14 +262,20 @@ class _Reader:
             return None
         for name, part in parts.items():
             dotted = f"{key}.{name}"
-            if wanted[name] == "str":
+            if wanted[name] in _PARTS:
+                given[name] = self._record(_PARTS[wanted[name]], part, dotted)
+            elif wanted[name].startswith("Dict["):
+                known, of = _TABLES[dotted], _PARTS[wanted[name][len("Dict[str, ") : -1]]
+                rows = self._mapping(part, dotted, None, known)
+                given[name] = {row: self._record(of, one, f"{dotted}.{row}") for row, one in rows.items()}
+            elif wanted[name] == "str":
                 given[name] = self._text(part, dotted)
             elif wanted[name] == "bool":
                 given[name] = part.data
                 if not isinstance(part.data, bool):
                     self._say(part, dotted, "must be true or false")
             else:
-                given[name] = self._number(part, dotted, *_RANGES[name], wanted[name] == "int")
+                given[name] = self._number(part, dotted, *_RANGES.get(name, _SLOTS), wanted[name] == "int")
         return kind(**given)
 
     def _mapping(
@@ -211,6 +308,8 @@ class _Reader:
     def _text(self, value: Value, key: str) -> str:
         if not isinstance(value.data, str) or not value.data.strip():
             self._say(value, key, "must be text")
+        elif key.endswith(".exponential") and value.data not in AXES["exponential"]:
+            self._say(value, key, "must be one of " + ", ".join(AXES["exponential"]))
         elif key.endswith(".arch") and not re.fullmatch(r"sm_\d{2,3}", value.data):
             self._say(value, key, "must be an architecture such as sm_53")
         return str(value.data)

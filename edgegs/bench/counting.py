@@ -1,9 +1,9 @@
-"""What drawing one frame takes, counted: splats, instances, and how often a warp evaluates a splat at its pixels."""
+"""What one frame takes, counted: splats, instances, and how often a warp evaluates a splat at its pixels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
@@ -16,10 +16,14 @@ from edgegs.renderer import Renderer
 from edgegs.room import TILE
 
 C = constants()
-#: Rows of the 16 pixels wide piece of a tile that one warp works on until all its pixels are finished.
-WARP_ROWS = {"block": 32 // TILE, "dual": 2 * 32 // TILE, "warp": int(C["PATCH_HEIGHT"])}
+#: Pixels of a tile's row of 16 that one warp works on until all its pixels are finished, as rows.
+WARP_ROWS = {"block": 32 // TILE, "dual": 2 * 32 // TILE}
+#: Pixels of one warp's patch.
+PATCH_PIXELS = {"patch8": 8 * int(C["PATCH_HEIGHT"]), "patch16": 16 * int(C["PATCH_HEIGHT"])}
 #: Pairs of pixel and splat that are looked at, at most; beyond, every k-th tile stands for the others. Half a second.
 MAX_LOOKED_AT = 1 << 24
+#: Lists longer than the sort's shared memory are sorted a range at a time, which holds at least half of it.
+LIST_CAPACITY = int(C["LIST_CAPACITY"])
 _STEP = 64
 
 
@@ -28,10 +32,17 @@ class Counts:
     """What one frame takes.
 
     Attributes:
-        n_splats, n_visible, n_instances: exact; see ``Frame``.
+        n_splats, n_visible, n_instances: exact; see ``Frame``. Of key ``bins``, instances are of bins.
         n_evaluations: pixels that warps evaluate splats at, finished ones of a busy warp included.
-        n_evaluations_max: the same if no pixel ever finished, and no splat was left out while staging.
-        n_tiles, n_tiles_counted: with a splat in them; how many of those ``n_evaluations`` was counted in.
+        n_reached: those of evaluations where a pixel of the warp is drawn at: elsewhere a branch leaves the loop early.
+        n_evaluations_max: evaluations if no pixel ever finished, and no splat was left out before.
+        n_tiles, n_tiles_counted: with a splat in them; how many of those ``n_evaluations`` was counted in. Of key
+            ``bins``: bins with a splat, all of them.
+        n_busy, n_patches, n_entries, n_walked, n_picked: of key ``bins``: rows of 32 splats with a visible one, which a
+            warp projects; patches of the picture; splats in the lists; list entries that patches looked at; splats that
+            they staged.
+        n_sorted, n_scanned: of key ``bins``: ranges of lists that are sorted at a time, and entries that are looked
+            through to find those of lists longer than one range, at most.
     """
 
     width: int
@@ -41,9 +52,17 @@ class Counts:
     n_visible: int
     n_instances: int
     n_evaluations: int
+    n_reached: int
     n_evaluations_max: int
     n_tiles: int
     n_tiles_counted: int
+    n_busy: int = 0
+    n_patches: int = 0
+    n_entries: int = 0
+    n_walked: int = 0
+    n_picked: int = 0
+    n_sorted: int = 0
+    n_scanned: int = 0
 
 
 def count_frame(backend: Backend, scene: AnyScene, variant: Variant, camera: Camera) -> Counts:
@@ -51,16 +70,55 @@ def count_frame(backend: Backend, scene: AnyScene, variant: Variant, camera: Cam
     renderer = Renderer(backend, scene, camera.width, camera.height, variant.name)
     try:
         frame = renderer.render(camera)
+        counted = _of_bins(renderer) if variant.key == "bins" else _evaluations(renderer, variant.raster)
         return Counts(
-            camera.width, camera.height, scene.sh_degree, frame.n_splats, frame.n_visible, frame.n_instances,
-            *_evaluations(renderer, variant),
+            width=camera.width, height=camera.height, sh_degree=scene.sh_degree, n_splats=frame.n_splats,
+            n_visible=frame.n_visible, n_instances=frame.n_instances, **counted,
         )  # fmt: skip
     finally:
         renderer.close()
 
 
-def _evaluations(renderer: Renderer, variant: Variant) -> Tuple[int, int, int, int]:
-    """The last four of ``Counts``; tiles that stand for others are taken evenly from few to many splats."""
+def _of_bins(renderer: Renderer) -> Dict[str, int]:
+    """The counts of key ``bins``, exact: the kernels count themselves."""
+    choice, n_bins_x = renderer.variant, -(-renderer.width // renderer.variant.bin_size)
+    sizes = np.diff(renderer.read("bin_starts").astype(np.int64))
+    pixels = PATCH_PIXELS[choice.raster]
+    # pixels of the picture in each bin: their patches look at every entry, at most
+    bins, side, patch_height = np.arange(len(sizes)), choice.bin_size, int(C["PATCH_HEIGHT"])
+    across = -(-np.minimum(side, renderer.width - bins % n_bins_x * side) // (pixels // patch_height))
+    down = -(-np.minimum(side, renderer.height - bins // n_bins_x * side) // patch_height)
+    found = renderer.patch_counts()
+    n_sorted, n_scanned = list_ranges(sizes)
+    in_lists = renderer.read("list_splats")[: int(sizes.sum())]
+    return {
+        "n_busy": len(np.unique(in_lists // 32)),
+        "n_evaluations": found["blended"] * pixels,
+        "n_reached": found["blended"] * pixels,
+        "n_evaluations_max": int((sizes * across * down).sum()) * pixels,
+        "n_tiles": int((sizes > 0).sum()),
+        "n_tiles_counted": int((sizes > 0).sum()),
+        "n_patches": int((across * down).sum()),
+        "n_entries": int(sizes.sum()),
+        "n_walked": found["walked"],
+        "n_picked": found["picked"],
+        "n_sorted": n_sorted,
+        "n_scanned": n_scanned,
+    }
+
+
+def list_ranges(sizes: np.ndarray) -> Tuple[int, int]:
+    """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
+
+    A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here.
+    """
+    ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
+    ranges = np.where(sizes > 0, ranges, 0)
+    return int(ranges.sum()), int((ranges * sizes)[sizes > LIST_CAPACITY].sum())
+
+
+def _evaluations(renderer: Renderer, raster: str) -> Dict[str, int]:
+    """The counts of the other keys; tiles that stand for others are taken evenly from few to many splats."""
     starts = renderer.read("tile_starts").astype(np.int64)
     splats, means2d, conics = (renderer.read(name) for name in ("instance_splats", "splat_means2d", "splat_conics"))
     sizes = np.diff(starts)
@@ -69,22 +127,33 @@ def _evaluations(renderer: Renderer, variant: Variant) -> Tuple[int, int, int, i
     step = max(1, -(-most // MAX_LOOKED_AT))
     looked_at = tiles[np.argsort(sizes[tiles], kind="stable")][step // 2 :: step]
     n_tiles_x = -(-renderer.width // TILE)
-    total = 0
+    total = reached = 0
     for tile in looked_at:
         left, top = int(tile) % n_tiles_x * TILE, int(tile) // n_tiles_x * TILE
         inside = (min(TILE, renderer.height - top), min(TILE, renderer.width - left))
         ids = splats[starts[tile] : starts[tile + 1]]
         with np.errstate(all="ignore"):  # a splat of kilometres may overflow: it does so in the kernels, too
-            total += _of_tile(means2d, conics, ids, left, top, inside, variant.raster)
-    return round(total * len(tiles) / max(1, len(looked_at))), most, len(tiles), len(looked_at)
+            evaluated, drawn = _of_tile(means2d, conics, ids, left, top, inside, WARP_ROWS[raster])
+        total, reached = total + evaluated, reached + drawn
+    scale = len(tiles) / max(1, len(looked_at))
+    return {
+        "n_evaluations": round(total * scale),
+        "n_reached": round(reached * scale),
+        "n_evaluations_max": most,
+        "n_tiles": len(tiles),
+        "n_tiles_counted": len(looked_at),
+    }
 
 
 def _of_tile(
-    means2d: np.ndarray, conics: np.ndarray, ids: np.ndarray, left: int, top: int, inside: Tuple[int, int], raster: str
-) -> int:
-    """Evaluations of one tile, whose splats are ``ids`` from front to back. ``inside``: its rows and columns that the
-    picture has; the others are finished from the start."""
-    rows = WARP_ROWS[raster]
+    means2d: np.ndarray, conics: np.ndarray, ids: np.ndarray, left: int, top: int, inside: Tuple[int, int], rows: int
+) -> Tuple[int, int]:
+    """Evaluations of one tile and those that reach a pixel; the tile's splats are ``ids`` from front to back.
+
+    Args:
+        inside: its rows and columns that the picture has; the others are finished from the start.
+        rows: of the tile, that one warp works on.
+    """
     n_pieces = TILE // rows
     x = (left + np.arange(TILE) + 0.5).astype(np.float32)
     y = (top + np.arange(TILE) + 0.5).astype(np.float32)
@@ -97,11 +166,13 @@ def _of_tile(
         dx, dy = x - means2d[part, :1], y - means2d[part, 1:]
         xx, xy, yy, opacity = (conics[part, i][:, None, None] for i in range(4))
         dx, dy = dx[:, None, :], dy[:, :, None]
-        alpha = opacity * np.exp(-0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy)
+        alpha: Any = opacity * np.exp(-0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy)
         alpha = np.minimum(alpha, np.float32(C["ALPHA_MAX"]))
         alpha[~(alpha >= C["ALPHA_MIN"])] = 0
-        reaches[:, first : first + len(part)] = alpha.reshape(len(part), n_pieces, -1).any(axis=2).T
         left_over = transmittance * np.cumprod(1 - alpha, axis=0)
+        before = np.concatenate([transmittance[None], left_over[:-1]])
+        drawn = (alpha > 0) & (before >= C["TRANSMITTANCE_MIN"])
+        reaches[:, first : first + len(part)] = drawn.reshape(len(part), n_pieces, -1).any(axis=2).T
         n_blended += (left_over >= C["TRANSMITTANCE_MIN"]).sum(axis=0)
         transmittance = left_over[-1]
         if transmittance.max() < C["TRANSMITTANCE_MIN"]:
@@ -109,7 +180,5 @@ def _of_tile(
     # the splat that would finish a pixel is evaluated, too; a warp goes on until its last pixel is finished
     n_blended[: inside[0], : inside[1]] += 1
     ends = np.minimum(n_blended.reshape(n_pieces, -1).max(axis=1), len(ids))
-    if raster != "warp":
-        return int(ends.sum()) * rows * TILE
-    ends = np.minimum(-(-ends // 32) * 32, len(ids))  # looks up every 32 splats only
-    return sum(int(reaches[piece, :end].sum()) for piece, end in enumerate(ends)) * rows * TILE
+    reached = sum(int(reaches[piece, :end].sum()) for piece, end in enumerate(ends))
+    return int(ends.sum()) * rows * TILE, reached * rows * TILE

@@ -255,6 +255,9 @@ class Contender:
         self.drawn += 1
         return Sample({"sort": self._sort_ms, "rasterize": 10.0}, self._sort_ms + 10.0, 20.0)
 
+    def queued_ms(self, n_frames: int) -> None:
+        return None
+
     def picture(self) -> np.ndarray:
         return np.zeros((1, 1, 3), np.uint8)
 

@@ -36,6 +36,15 @@ def test_ok(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
 
 
+@pytest.mark.parametrize("name", ["wid", "packed-bins-tight-exact-patch8"])
+def test_a_variant_that_there_is_not_is_wrong(file: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["check-config", file, "--set", f"render.variant={name}"]) == 78
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"{file}: render.variant: ")
+    assert name in captured.err
+
+
 def test_files_that_are_not_there_yet_are_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(MINIMAL.replace("a.ply", "b.ply").replace("480}", "480, background: file://loop.mp4}"))
     assert main(["check-config", file]) == 0

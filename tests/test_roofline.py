@@ -69,7 +69,7 @@ def test_ceilings_are_plausible(host):
     assert 1e6 < found.shared_loads_per_s < 1e12
     assert found.warp_width == 1
     assert {len(values) for values in samples.values()} == {3}
-    assert found.bytes_per_s == np.median(samples["bytes_per_s"])
+    assert found.bytes_per_s == max(samples["bytes_per_s"])
 
 
 def test_issue_is_a_thirty_second_of_the_lanes():

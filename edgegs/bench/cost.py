@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 from edgegs.bench.boards import Board, Boards, load_boards
 from edgegs.bench.counting import Counts
 from edgegs.bench.model import Kernels, efficiency, fixed_ms, predict, splats_for_fps
-from edgegs.kernels.variants import DEFAULTS, Variant
+from edgegs.kernels.variants import Variant, gpu_default
 from edgegs.pack import AnyScene, PackedScene
 from edgegs.pack.upload import splat_bytes
 from edgegs.room import most_splats, renderer_bytes
@@ -77,7 +77,8 @@ def cost(
         ConfigError: the file of boards is wrong.
     """
     known = load_boards() if known is None else known
-    board, choice = known.board(board_name), DEFAULTS["cuda"] if choice is None else choice
+    board = known.board(board_name)
+    choice = gpu_default(scene.n_splats, width, height, board.n_sms) if choice is None else choice
     result: Dict[str, Any] = {
         "board": board.name,
         "title": board.title,

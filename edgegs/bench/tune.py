@@ -35,6 +35,8 @@ COMBINATIONS = (
 )
 #: Times so near to each other are one: the better picture wins then, whatever the noise of this run.
 TIE = 1.01
+#: An answer other than the default must be faster than it by more than this: small gains are noise as often as not.
+GAIN = 1.03
 
 Progress = Callable[[int, int], None]
 
@@ -221,8 +223,11 @@ class Tuning:
             row.stage_ms = {stage: float(np.mean([view[stage] for view in stages[index]])) for stage in STAGES}
 
 
-def choose(rows: Sequence[Row], min_psnr_db: float) -> Row:
+def choose(rows: Sequence[Row], min_psnr_db: float, default: Optional[Variant] = None) -> Row:
     """The fastest whose worst view keeps to ``min_psnr_db``; of those within ``TIE`` of it, the best picture.
+
+    Args:
+        default: what ``auto`` is without an answer; stays so unless another is faster by more than ``GAIN``.
 
     Raises:
         DeviceError: there is none.
@@ -232,6 +237,9 @@ def choose(rows: Sequence[Row], min_psnr_db: float) -> Row:
         said = next((row.refusal for row in rows if row.refusal), "")
         raise DeviceError(f"no variant can be drawn here{': ' + said if said else ''}")
     fastest = min(row.total_ms for row in good)
+    for row in good:
+        if default is not None and combination(row.variant) == combination(default) and row.total_ms <= GAIN * fastest:
+            return row
     near = [row for row in good if row.total_ms <= TIE * fastest]
     return max(near, key=lambda row: (row.psnr_db, -row.total_ms))
 

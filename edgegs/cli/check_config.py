@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from edgegs.errors import ConfigError
+from edgegs.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     from edgegs.config import Config
@@ -42,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
     """Print ``CONFIG: ok`` (or the effective configuration) and return 0, or the problems and 78."""
     from edgegs.config import effective, load_config
     from edgegs.config.masking import one_line
+    from edgegs.kernels.variants import variant
 
     try:
         config = load_config(args.config, args.overrides)
@@ -49,6 +50,11 @@ def main(args: argparse.Namespace) -> int:
         # Not through the general handler: each line starts with file:line, so that editors can jump there.
         print(error, file=sys.stderr)
         return error.exit_code
+    try:
+        variant(config.render.variant)
+    except DeviceError as error:
+        print(f"{one_line(args.config)}: {error}", file=sys.stderr)
+        return ConfigError.exit_code
     needed = {
         "scene.path": config.scene.path,
         "camera.background": _background(config),

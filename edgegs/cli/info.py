@@ -55,17 +55,19 @@ def board_cost(scene: AnyScene, board: str, width: int, height: int, threads: in
     Where the kernels cannot be run here there is no prediction of time, and ``not_predicted`` says why.
     """
     from edgegs.backends import create
+    from edgegs.bench.boards import load_boards
     from edgegs.bench.cost import cost
     from edgegs.bench.counting import count_frame
     from edgegs.camera import build_path
     from edgegs.errors import AccessError, DeviceError, OutputError
-    from edgegs.kernels.variants import DEFAULTS
+    from edgegs.kernels.variants import gpu_default
 
     orbit = {"kind": "orbit", "up": scene.up}
     camera = build_path(orbit, width, height, 60.0, scene_bounds=scene.bounds()).camera_at(0.0)
     try:
         with create("host", threads, may_compile=True)[0] as backend:
-            counts = count_frame(backend, scene, DEFAULTS["cuda"], camera)
+            choice = gpu_default(scene.n_splats, width, height, load_boards().board(board).n_sms)
+            counts = count_frame(backend, scene, choice, camera)
     except (DeviceError, AccessError, OutputError) as error:
         return {**cost(scene, board, width, height), "not_predicted": str(error)}
     return cost(scene, board, width, height, counts)
@@ -130,7 +132,7 @@ def _board(cost: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
     stages = ", ".join(f"{stage} {_ms(ms)}" for stage, ms in cost["predicted_ms"].items())
     yield "predicted", f"{_ms(cost['predicted_frame_ms'])} ms a frame, {_fps(cost['predicted_fps'])} FPS ({stages})"
     if cost["predicted_frame_ms"] < LAUNCHES_MS:
-        yield "", "of the GPU alone: starting 15 to 21 kernels from Python takes longer than that"
+        yield "", "of the GPU alone: starting a frame's kernels from Python may take longer than that"
     is_sample = counts["n_tiles_counted"] < counts["n_tiles"]
     sampled = f", counted in {counts['n_tiles_counted']:,} of {counts['n_tiles']:,} tiles" if is_sample else ""
     yield "", (

@@ -290,7 +290,8 @@ def _variants(document: Dict[str, Any]) -> Iterator[str]:
             )
         budget, target = row["predicted_max_splats"], document["target_fps"]
         if budget < counts["n_splats"]:
-            yield f"  {target:g} FPS predicted with about {budget:,} of these splats"
+            reached = f"about {budget:,} of these splats, by proportion" if budget else "no number of splats"
+            yield f"  {target:g} FPS predicted with {reached}"
 
 
 def _bars(document: Dict[str, Any]) -> Iterator[str]:

@@ -152,7 +152,10 @@ def tune(args: argparse.Namespace, job: Job, backend: Backend) -> Dict[str, Any]
     progress.retitle(f"measuring {len(tried)} variants")
     tuning = Tuning(backend, scene, packed, cameras, job.background)
     rows = tuning.measure(tried, args.warmup, args.repeats, progress)
-    chosen = choose(rows, task.min_psnr_db)
+    chosen = choose(rows, task.min_psnr_db, default)
+    is_governed = job.config is not None and any(vars(job.config.governor).values())
+    if is_governed and scene is packed and chosen.variant.storage != "packed":
+        log.warning("%s leaves the governor fewer steps: of SH degree it has none", chosen.variant.name)
     document = ledger.provenance(backend, scene.unpacked())
     document.update(
         kind="tune",

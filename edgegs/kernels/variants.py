@@ -148,6 +148,11 @@ def suits_wide(n_splats: int, width: int, height: int, n_blocks: int) -> bool:
     return width * height >= WIDE_PIXELS_A_BLOCK * n_blocks and n_splats <= WIDE_SPLATS_A_BIN * n_bins
 
 
+def gpu_default(n_splats: int, width: int, height: int, n_sms: int) -> Variant:
+    """What ``auto`` takes on a GPU of ``n_sms`` multiprocessors where nothing was measured."""
+    return WIDE if suits_wide(n_splats, width, height, BLOCKS_PER_MULTIPROCESSOR * n_sms) else DEFAULTS["cuda"]
+
+
 def variant(name: str, backend: str = "host", is_packed: bool = False, prefers_wide: bool = False) -> Variant:
     """The variant of that name, or of that combination of choices; ``auto`` is the backend's default.
 

@@ -392,6 +392,6 @@ def test_bench_needs_few_packages(kernels):
         f"sys.exit(main(['bench', *{TINY!r}]))"
     )
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert "baseline" in done.stdout

@@ -36,7 +36,7 @@ COMBINATIONS = (
 #: Times so near to each other are one: the better picture wins then, whatever the noise of this run.
 TIE = 1.01
 #: An answer other than the default must be faster than it by more than this: small gains are noise as often as not.
-GAIN = 1.03
+GAIN = 1.015
 
 Progress = Callable[[int, int], None]
 

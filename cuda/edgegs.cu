@@ -12,6 +12,7 @@
 #include "duplicate.cuh"
 #include "fused.cuh"
 #include "bins.cuh"
+#include "lists.cuh"
 #include "sort.cuh"
 #include "ranges.cuh"
 #include "rasterize.cuh"

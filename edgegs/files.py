@@ -8,8 +8,9 @@ import os
 import re
 import secrets
 import stat
+import time
 from pathlib import Path
-from typing import BinaryIO, Iterator, Optional, Tuple
+from typing import BinaryIO, Callable, Iterator, Optional, Tuple
 
 from edgegs.errors import AccessError, EdgegsError, InputError, OutputError
 
@@ -192,6 +193,28 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def forget_oldest(kept: Path, n_kept: int, used: Callable[[os.stat_result], int], abandoned_s: float) -> None:
+    """Of a cache folder, remove what was used longest ago, and what was never finished (``.part``).
+
+    Other processes may do the same at the same time; files that they are reading stay readable.
+
+    Args:
+        kept: the newest file, never removed: a board's clock may be wrong. Files with its suffix are counted.
+        used: when a file was used last.
+    """
+    found = []
+    for path in kept.parent.glob("*"):  # those that begin with a dot as well
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            if path.suffix == kept.suffix and path != kept:
+                found.append((used(facts), path))
+            elif path.suffix == ".part" and time.time() - facts.st_mtime > abandoned_s:
+                path.unlink()
+    for _, path in sorted(found)[: max(0, len(found) - n_kept + 1)]:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _unwritable(path: str, error: OSError) -> EdgegsError:

@@ -12,13 +12,12 @@ import hashlib
 import json
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from edgegs.backends.base import Backend
 from edgegs.errors import DeviceError, EdgegsError
-from edgegs.files import read_regular, replacing
+from edgegs.files import forget_oldest, read_regular, replacing
 from edgegs.kernels.manifest import source_hash, writing
 from edgegs.kernels.variants import variant
 from edgegs.pack.cache import digest_of
@@ -176,7 +175,7 @@ def keep(task: Task, digest: str, answer: Answer) -> Path:
     document = {**task.facts(), "scene": digest, **answer._asdict()}
     with replacing(str(file)) as out:
         out.write((json.dumps(document, indent=1) + "\n").encode())
-    _forget_oldest(file)
+    forget_oldest(file, KEPT, lambda facts: facts.st_mtime_ns, _ABANDONED_S)
     return file
 
 
@@ -243,18 +242,3 @@ def _is_possible(answer: Answer, task: Task) -> bool:
 def allows_bits(min_psnr_db: float) -> bool:
     """Whether the exponential that is made of a float's bits may be used at all."""
     return min_psnr_db < MIN_PSNR_DB
-
-
-def _forget_oldest(kept: Path) -> None:
-    """Remove what was used longest ago, and what was never finished; never ``kept``: a board's clock may be wrong."""
-    used = []
-    for path in kept.parent.glob("*"):  # those that begin with a dot as well
-        with contextlib.suppress(OSError):
-            found = path.stat()
-            if path.suffix == ".json" and path != kept:
-                used.append((found.st_mtime_ns, path))
-            elif path.suffix == ".part" and time.time() - found.st_mtime > _ABANDONED_S:
-                path.unlink()
-    for _, path in sorted(used)[: max(0, len(used) - KEPT + 1)]:
-        with contextlib.suppress(OSError):
-            path.unlink()

@@ -19,7 +19,7 @@ from edgegs.backends.reference import ReferenceBackend
 from edgegs.bench import ceilings, roofline, roofline_ncu, roofline_plot, roofline_table
 from edgegs.bench.bench import combination, resolve
 from edgegs.bench.ceilings import CHAINS, COPY_BYTES, STEPS, Bench, Ceilings
-from edgegs.bench.roofline import Timing, counters_of, launches_of, rates, time_stages
+from edgegs.bench.roofline import Timing, counters_of, rates, time_stages
 from edgegs.bench.roofline_work import Counters, Work, colour_fp32, work_of
 from edgegs.cli import main
 from edgegs.errors import DeviceError, SceneError, UsageError
@@ -208,7 +208,7 @@ def test_every_stage_that_is_launched_is_counted(host, name):
     chosen, scene, camera = resolve(name), scenes.cloud(200), scenes.camera()
     row, raw = roofline.measure(host, scene, camera, chosen, GPU._replace(warp_width=1), 1, 2)
     renderer = Renderer(host, scene, camera.width, camera.height, combination(chosen))
-    launched = {launch.stage for launch in launches_of(renderer)}
+    launched = {launch.stage for launch in renderer.launches}
     renderer.close()
     assert {one["stage"] for one in row["stages"]} == launched
     assert all(one["bytes"] > 0 and one["ms"] > 0 for one in row["stages"])
@@ -236,7 +236,7 @@ def test_sequences_leave_the_device_as_after_a_frame(host, name, monkeypatch):
 
     monkeypatch.setattr(roofline, "time_sequence", checked)
     # events that took for ever: all sequences are used
-    timings = time_stages(host, launches_of(renderer), renderer.variant.key, [dict.fromkeys(STAGES, 1e6)])
+    timings = time_stages(host, renderer.launches, renderer.variant.key, [dict.fromkeys(STAGES, 1e6)])
     listed = renderer.read("list_splats" if renderer.variant.key == "bins" else "instance_splats")
     after = renderer.render(camera)
     again = renderer.read("list_splats" if renderer.variant.key == "bins" else "instance_splats")
@@ -259,7 +259,7 @@ def test_each_sequence_does_a_frame_s_work(host, name, monkeypatch):
     monkeypatch.setattr(roofline, "SEQUENCE_MS", {"host": 3.0})
     renderer = Renderer(host, scenes.cloud(300), 96, 80, combination(resolve(name)))
     renderer.render(scenes.camera())
-    key, launches, plug = renderer.variant.key, launches_of(renderer), roofline.Plug(host)
+    key, launches, plug = renderer.variant.key, renderer.launches, roofline.Plug(host)
     counters = ["n_instances", "n_visible"]
     counters += {"bins": ["bin_starts", "bin_counts", "instance_ticket", "block_ticket"]}.get(key, [])
     counters += {"packed32": ["block_chain", "block_ticket"]}.get(key, [])
@@ -279,7 +279,7 @@ def test_a_difference_lost_in_noise_gives_way_to_events(host, monkeypatch):
     monkeypatch.setattr(roofline, "time_sequence", lambda backend, launches, expected, plug: 1.0)
     renderer = Renderer(host, scenes.one(), 32, 32, "best")
     renderer.render(scenes.camera(32, 32))
-    timings = time_stages(host, launches_of(renderer), "bins", [dict.fromkeys(STAGES, 3.0), dict.fromkeys(STAGES, 5.0)])
+    timings = time_stages(host, renderer.launches, "bins", [dict.fromkeys(STAGES, 3.0), dict.fromkeys(STAGES, 5.0)])
     renderer.close()
     assert timings["project"] == Timing(4.0, 4.0, 0.0, "events")
     assert timings["sort"] == Timing(1.0, 4.0, 1.0, "back to back")
@@ -300,7 +300,7 @@ def test_a_gpu_is_kept_busy_while_launches_are_queued(host, monkeypatch):
     monkeypatch.setattr(host, "name", "cuda")
     plug = roofline.Plug(host)
     launched.clear()
-    part = [one for one in launches_of(renderer) if one.stage in ("duplicate", "sort")]
+    part = [one for one in renderer.launches if one.stage in ("duplicate", "sort")]
     roofline.time_sequence(host, part, 1.0, plug)
     plug.close()
     renderer.close()

@@ -110,8 +110,7 @@ class VariantContender(Contender):
         self._meter = _Metered(backend)
         meter = cast(Backend, self._meter)
         try:
-            drawn = arranged(scene) if chosen.storage == "packed" else scene
-            self._renderer = Renderer(meter, drawn, camera.width, camera.height, combination(chosen))
+            self._renderer = Renderer(meter, scene, camera.width, camera.height, combination(chosen))
         except DeviceError as error:
             raise DeviceError(f"{self.name}: {error}") from None
         self._image = np.zeros((0, 0, 3), np.uint8)

@@ -108,7 +108,7 @@ def measure(
             if index >= warmup:
                 samples.append(frame.stage_ms)
         progress(warmup + repeats, warmup + repeats)
-        launches = launches_of(renderer)
+        launches = renderer.launches
         n = counters_of(renderer, scene.sh_degree, frame.n_visible, frame.n_instances, evaluations)
         timings = time_stages(backend, launches, variant.key, samples)
     finally:
@@ -117,11 +117,6 @@ def measure(
     row = make_row(variant, n, work, timings, launches, ceilings)
     which = {"width": camera.width, "height": camera.height, "name": variant.name}
     return row, [{**which, "stage_ms": {stage: round(ms, 5) for stage, ms in one.items()}} for one in samples]
-
-
-def launches_of(renderer: Renderer) -> List[Launch]:
-    """The launches of the frame drawn last, in their order."""
-    return renderer.launches
 
 
 def counters_of(

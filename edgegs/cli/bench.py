@@ -48,6 +48,13 @@ OF_DRAWING = {
 }
 
 
+def add_scene_options(parser: argparse.ArgumentParser) -> None:
+    """How many splats of which scene; ``choose_scene`` reads them."""
+    parser.add_argument("-n", type=_count, metavar="N", help="splats to make (50k), or to keep of a file")
+    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
+    parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
+
+
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bench",
@@ -57,9 +64,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "pictures made beforehand are offered to one output after the other, as fast as it takes them and at --fps.",
     )
     parser.add_argument("scene", nargs="?", metavar="SCENE.ply|dial|room", help="a 3DGS .ply, or one made here (dial)")
-    parser.add_argument("-n", type=_count, metavar="N", help="splats to make (50k), or to keep of a file")
-    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
-    parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
+    add_scene_options(parser)
     parser.add_argument(
         "--size", type=size, action="append", metavar="WxH", help="640x480 (outputs: 1280x720); may be repeated"
     )
@@ -187,12 +192,15 @@ def run(
 ) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
     """Measure at every size; the document (rows and provenance) and the record of every frame."""
     from edgegs.bench import ladder, ledger
-    from edgegs.bench.bench import VariantContender, measure
+    from edgegs.bench.bench import VariantContender, arranged, measure
     from edgegs.cli.watch_view import BenchView, Screen
 
     document = ledger.provenance(backend, scene)
     document.update(warmup=args.warmup, repeats=args.repeats, seed=args.seed, view=args.view, peers={}, rows=[])
     raw: List[Dict[str, Any]] = []
+    drawn = {"fp32": scene}  # by storage
+    if any(one.storage == "packed" for one in chosen):
+        drawn["packed"] = arranged(scene)
     for camera in choose_cameras(args, scene):
         with contextlib.ExitStack() as stack:
             # the peer first: where nothing else was asked for, its absence is the answer
@@ -202,7 +210,7 @@ def run(
             contenders: List[Contender] = []
             for one in chosen:
                 try:
-                    contenders.append(VariantContender(backend, scene, camera, one))
+                    contenders.append(VariantContender(backend, drawn[one.storage], camera, one))
                 except DeviceError as error:
                     beside = f" (beside {len(contenders)} variants that hold memory, too)" if contenders else ""
                     raise DeviceError(f"{error}{beside}") from None

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from edgegs.errors import ConfigError, DeviceError
+from edgegs.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgegs.config import Config
@@ -40,21 +40,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     """Print ``CONFIG: ok`` (or the effective configuration) and return 0, or the problems and 78."""
+    from edgegs.cli.run import check_variant
     from edgegs.config import effective, load_config
     from edgegs.config.masking import one_line
-    from edgegs.kernels.variants import variant
 
     try:
         config = load_config(args.config, args.overrides)
+        check_variant(config.render.variant, args.config)
     except ConfigError as error:
         # Not through the general handler: each line starts with file:line, so that editors can jump there.
         print(error, file=sys.stderr)
         return error.exit_code
-    try:
-        variant(config.render.variant)
-    except DeviceError as error:
-        print(f"{one_line(args.config)}: {error}", file=sys.stderr)
-        return ConfigError.exit_code
     needed = {
         "scene.path": config.scene.path,
         "camera.background": _background(config),

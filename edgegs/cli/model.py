@@ -32,7 +32,7 @@ _BAR_WORDS = {
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    from edgegs.cli.bench import _count
+    from edgegs.cli.bench import add_scene_options
 
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "model",
@@ -45,9 +45,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--board", metavar="NAME", default="nano", help="nano (default), orin-nano, xavier-nx, rtx-4090 …"
     )
-    parser.add_argument("-n", type=_count, metavar="N", help="splats to make (50k), or to keep of a file")
-    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
-    parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
+    add_scene_options(parser)
     parser.add_argument("--size", type=size, metavar="WxH", help="of the picture (default 640x480)")
     parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="default: the scene's own, or its orbit's first")
     parser.add_argument(

@@ -40,9 +40,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "frame must move and compute, and print what it reached of that. docs/roofline.md says how.",
     )
     parser.add_argument("scene", nargs="?", metavar="SCENE|dial|room", help="a scene's file, or one made here (dial)")
-    parser.add_argument("-n", type=bench_cli._count, metavar="N", help="splats to make (50k), or to keep of a file")
-    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="S", help="of a scene made here")
-    parser.add_argument("--preset", choices=("default", "h200"), default="default", help="of room")
+    bench_cli.add_scene_options(parser)
     parser.add_argument("--size", type=size, action="append", metavar="WxH", help="640x480; may be repeated")
     parser.add_argument("--view", metavar="CAMERAS.json:INDEX", help="default: the scene's own, or its orbit's first")
     parser.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto", help="who draws")
@@ -143,7 +141,6 @@ def run(args: argparse.Namespace, backend: Backend, scene: Scene) -> Tuple[Dict[
 def draw(args: argparse.Namespace, backend: Backend, scene: Scene) -> None:
     """The frames that a profiler is to look at, of the first size and variant."""
     from edgegs.bench.bench import arranged, combination
-    from edgegs.bench.roofline import launches_of
     from edgegs.renderer import Renderer
 
     camera: Camera = bench_cli.choose_cameras(args, scene)[0]
@@ -153,7 +150,7 @@ def draw(args: argparse.Namespace, backend: Backend, scene: Scene) -> None:
     try:
         for _ in range(args.draw):
             frame = renderer.render(camera)
-        kernels = [launch.kernel for launch in launches_of(renderer)]
+        kernels = [launch.kernel for launch in renderer.launches]
     finally:
         renderer.close()
     print(f"{args.draw} frames of {variant.name}, {len(kernels)} launches each: {', '.join(dict.fromkeys(kernels))}")

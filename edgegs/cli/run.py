@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     def read() -> Config:
         config = load_config(args.config, args.set)
         if config.render.variant != "auto":
-            _check_variant(config.render.variant, args.config)
+            check_variant(config.render.variant, args.config)
         return config
 
     config = read()
@@ -86,7 +86,8 @@ def _from_here(path: str) -> str:
         return path
 
 
-def _check_variant(name: str, file: str) -> None:
+def check_variant(name: str, file: str) -> None:
+    """Refuse a variant that there is not; raises ConfigError."""
     from edgegs.errors import DeviceError
     from edgegs.kernels.variants import variant
 

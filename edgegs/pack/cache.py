@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Callable, List, Optional, Tuple
 
 from edgegs.errors import EdgegsError, SceneError
-from edgegs.files import open_regular
+from edgegs.files import forget_oldest, open_regular
 from edgegs.pack.egs import write_egs
 from edgegs.pack.packed import PackedScene
 from edgegs.paths import cache_dir
@@ -107,7 +107,7 @@ class SceneCache:
             log.warning("the packed scene cannot be kept, so the next start takes as long: %s", error)
             return
         log.info("packed for the next time: %s", path)
-        _forget_oldest(path)
+        forget_oldest(path, KEPT, lambda facts: facts.st_atime_ns, _ABANDONED_S)
 
     def _file_name(self, is_scored: bool) -> str:
         return f"{self._name}-scored.egs" if is_scored else f"{self._name}.egs"
@@ -127,21 +127,3 @@ def _used(path: Path) -> None:
     file whose time of change moves for one that is written to."""
     with contextlib.suppress(OSError):  # somebody else's, or a file system that is read-only
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-
-
-def _forget_oldest(kept: Path) -> None:
-    """Remove what was used longest ago, and what was never finished, but never ``kept``: a board's clock may be wrong.
-
-    Other processes may do the same at the same time; files that they are reading stay readable.
-    """
-    used = []
-    for path in kept.parent.glob("*"):  # those that begin with a dot as well
-        with contextlib.suppress(OSError):
-            found = path.stat()
-            if path.suffix == ".egs" and path != kept:
-                used.append((found.st_atime_ns, path))
-            elif path.suffix == ".part" and time.time() - found.st_mtime > _ABANDONED_S:
-                path.unlink()
-    for _, path in sorted(used)[: max(0, len(used) - KEPT + 1)]:
-        with contextlib.suppress(OSError):
-            path.unlink()

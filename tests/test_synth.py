@@ -140,6 +140,31 @@ def test_h200_statistics() -> None:
     assert abs(np.median(logits[logits < 0.4]) + 2.2) < 0.1
 
 
+def test_h200_costs_as_published() -> None:
+    """A million splats at 1920x1080: 66 % visible, 12.2 instances of each by the original's rule."""
+    scene = scenes.room(1_000_000, 0, "h200")
+    viewmat, K = scenes.room_camera(1920, 1080, "h200")
+    tiles = scenes.tiles_per_splat(scene, Camera(viewmat, K, 1920, 1080))
+    n_visible = np.count_nonzero(tiles)
+    assert abs(n_visible / 1_000_000 - 0.66) < 0.01
+    assert abs(tiles.sum() / n_visible - 12.2) < 0.3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_h200_camera_stands_free(seed: int) -> None:
+    """Nothing encloses the eye, and what is in the picture is far enough not to fill it."""
+    scene = scenes.room(60_000, seed, "h200")
+    viewmat, K = scenes.room_camera(1920, 1080, "h200")
+    points = scene.means @ viewmat[:3, :3].T + viewmat[:3, 3]
+    distance = np.linalg.norm(points, axis=1)
+    assert distance.min() > 0.79  # the two walls behind it
+    seen = points[:, 2] > 0.2
+    pixels = points[seen] @ K.T
+    inside = ((pixels[:, :2] >= 0) & (pixels[:, :2] < pixels[:, 2:] * [1920, 1080])).all(axis=1)
+    assert distance[seen][inside].min() > 1.19
+    assert (distance[seen][inside] > 5).mean() > 0.5
+
+
 def test_room_default_is_a_closed_room() -> None:
     n = 40_000
     scene = scenes.room(n, 0)

@@ -85,7 +85,7 @@ def dial_camera(width: int = _DIAL_WIDTH, height: int = _DIAL_HEIGHT) -> Tuple[n
 def room_camera(width: int, height: int, preset: str = "default") -> Tuple[np.ndarray, np.ndarray]:
     """(viewmat (4, 4), K (3, 3)) float64 of the room's view, from one of its corners."""
     if preset == "h200":
-        eye, target, focal = (-5.2, -5.2, 0.5), (2.0, 2.0, -0.3), 1200 * width / 1920
+        eye, target, focal = synth_h200.EYE, synth_h200.TARGET, 1200 * width / 1920
     else:
         eye, target = synth_room.EYE, synth_room.TARGET
         focal = synth_room.FOCAL_OVER_WIDTH * width

@@ -82,17 +82,6 @@ DEVICE uint32 bound_ellipse(const FrameParams &p, const SplatRecord &record, Ell
     return (x.end - x.begin) * (y.end - y.begin);
 }
 
-// Half of the row's share of the ellipse, d over its centre, in units whose squares inverse_xx is in.
-DEVICE float half_chord(const Ellipse &e, float d, float inverse_xx) {
-    const float rest = (e.reach + e.yy * d * d) * inverse_xx;
-    return rest > 1e-12f ? rest * inverse_square_root(rest) : 0.0f;
-}
-
-// The nearest whole number, of those from 0 to BIN_COLUMNS: left in the low bits by a number with no room for fractions.
-DEVICE uint32 nearest_column(float value) {
-    return float_bits(clamp(value, 0.0f, float(BIN_COLUMNS)) + 8388608.0f) & 7u;
-}
-
 // The patches of a bin that the ellipse touches: within each row of patches the exact extent of the slice. Columns are
 // counted in patches; a column counts when it has a pixel centre between the slice's left and right end.
 DEVICE uint32 patches_of_bin(const FrameParams &p, const Ellipse &e, uint32 bin_x, uint32 bin_y) {
@@ -100,21 +89,27 @@ DEVICE uint32 patches_of_bin(const FrameParams &p, const Ellipse &e, uint32 bin_
     const float n_rows = float((1u << p.bin_shift) / PATCH_HEIGHT);
     const float top = float(bin_y << p.bin_shift) + 0.5f - e.v; // of the first pixel centres, over the ellipse's
     const float middle = (e.u - 0.5f - float(bin_x << p.bin_shift)) * per_patch, lean = e.lean * per_patch;
-    const float inverse_xx = e.inverse_xx * (per_patch * per_patch), last_pixel = (width - 1.0f) * per_patch;
+    // rounded up and down by adding, and a hair farther out
+    const float before = middle + (0.4999f - (width - 1.0f) * per_patch), behind = middle + 0.5001f;
+    // half of a row's share of the ellipse, squared: chord + curve d^2, d over its centre
+    const float inverse_xx = e.inverse_xx * (per_patch * per_patch), chord = e.reach * inverse_xx, curve = e.yy * inverse_xx;
     // the rows of patches within the box
     const float first = clamp(round_down((-e.half_height - top) * (1.0f / PATCH_HEIGHT)), 0.0f, n_rows);
     const float last = clamp(round_down((e.half_height - top) * (1.0f / PATCH_HEIGHT)), -1.0f, n_rows - 1.0f);
     uint32 mask = 0;
-    for (int row = int(first); row <= int(last); ++row) {
+    for (float row = first; row <= last; row += 1.0f) {
         // heights over the ellipse's centre; it reaches farthest where they come nearest to the turn, or its opposite
-        const float low = top + float(row * PATCH_HEIGHT), high = low + (PATCH_HEIGHT - 1.0f);
-        const float at_left = clamp(clamp(-e.turn, low, high), -e.half_height, e.half_height);
-        const float at_right = clamp(clamp(e.turn, low, high), -e.half_height, e.half_height);
-        const float left = middle - lean * at_left - half_chord(e, at_left, inverse_xx);
-        const float right = middle - lean * at_right + half_chord(e, at_right, inverse_xx);
-        // rounded up and down by adding, and a hair farther out
-        const uint32 begin = nearest_column(left - last_pixel + 0.4999f), end = nearest_column(right + 0.5001f);
-        if (begin < end) mask |= ((1u << end) - (1u << begin)) << (BIN_COLUMNS * row);
+        const float low = greater(top + row * PATCH_HEIGHT, -e.half_height);
+        const float high = lesser(top + row * PATCH_HEIGHT + (PATCH_HEIGHT - 1.0f), e.half_height);
+        const float at_left = clamp(-e.turn, low, high), at_right = clamp(e.turn, low, high);
+        float left = before - lean * at_left - square_root_fast(greater(chord + curve * (at_left * at_left), 0.0f));
+        float right = behind - lean * at_right + square_root_fast(greater(chord + curve * (at_right * at_right), 0.0f));
+        left = clamp(left, 0.0f, float(BIN_COLUMNS));
+        right = clamp(right, left, float(BIN_COLUMNS));
+        // the nearest whole numbers, left in the low bits by a number with no room for fractions: bits of this row
+        const float bits = 8388608.0f + row * BIN_COLUMNS;
+        const uint32 begin = float_bits(left + bits) & 63u, end = float_bits(right + bits) & 63u;
+        mask += low_bits(end) - low_bits(begin); // none of them are set yet
     }
     return mask;
 }
@@ -144,25 +139,38 @@ DEVICE uint32 project_record(const FrameParams &p, uint32 splat, SplatRecord &re
     return n_bins;
 }
 
+// instance_ticket counts instances in its low bits, visible splats above.
+constexpr int VISIBLE_SHIFT = 36;
+
 // The last block to finish turns the bins' counts into the starts of their lists, and clears them to count again.
-template <int THREADS> DEVICE void lay_out_lists(const FrameParams &p, SumShared<uint64, THREADS> &shared) {
-    const uint32 n_bins = p.n_bins_x * p.n_bins_y, each = n_bins / THREADS + (n_bins % THREADS != 0);
-    const uint32 begin = thread_rank() * each, end = begin + each < n_bins ? begin + each : n_bins;
-    uint64 sums = 0, totals; // visible splats above 32 bits of list entries: no more are counted than have found room
-    for (uint32 block = thread_rank(); block < n_blocks(); block += THREADS)
-        sums += observe(p.block_counts + 2 * block + 1) << 32;
-    for (uint32 bin = begin; bin < end; ++bin) sums += observe(p.bin_counts + bin);
-    uint32 start = uint32(block_exclusive_sum<uint64, THREADS>(sums, totals, shared));
-    for (uint32 bin = begin; bin < end; ++bin) {
-        const uint32 count = observe(p.bin_counts + bin);
-        p.bin_starts[bin] = start;
-        p.bin_counts[bin] = 0;
-        start += count;
+template <int THREADS> DEVICE void lay_out_lists(const FrameParams &p, SumShared<uint32, THREADS> &shared) {
+    constexpr int EACH = 4; // loads that wait together
+    const uint32 n_bins = p.n_bins_x * p.n_bins_y;
+    uint32 start = 0;
+    for (uint32 base = 0; base < n_bins; base += THREADS * EACH) {
+        uint32 counts[EACH], sum = 0, total;
+        for (int i = 0; i < EACH; ++i) {
+            const uint32 bin = base + thread_rank() * EACH + i;
+            counts[i] = bin < n_bins ? observe(p.bin_counts + bin) : 0;
+        }
+        for (int i = 0; i < EACH; ++i) sum += counts[i];
+        uint32 before = start + block_exclusive_sum<uint32, THREADS>(sum, total, shared);
+        for (int i = 0; i < EACH; ++i) {
+            const uint32 bin = base + thread_rank() * EACH + i;
+            if (bin < n_bins) {
+                p.bin_starts[bin] = before;
+                p.bin_counts[bin] = 0;
+            }
+            before += counts[i];
+        }
+        start += total;
+        block_sync(); // shared is written again
     }
     if (thread_rank() == 0) {
-        p.bin_starts[n_bins] = uint32(totals);
-        *p.n_visible = totals >> 32;
-        *p.n_instances = observe(p.instance_ticket);
+        p.bin_starts[n_bins] = start;
+        const uint64 ticket = observe(p.instance_ticket);
+        *p.n_visible = ticket >> VISIBLE_SHIFT;
+        *p.n_instances = ticket & ((1ull << VISIBLE_SHIFT) - 1u);
         *p.block_ticket = 0;
         *p.step_ticket = 0;
     }
@@ -179,8 +187,8 @@ struct BinsShared {
     uint32 counts[MAX_BINS];
     Ellipse ellipses[THREADS];
     uint32 first_instances[THREADS];
-    SumShared<uint64, THREADS> sums;
-    SumShared<uint32, THREADS> step;
+    SumShared<uint64, THREADS> step;
+    SumShared<uint32, THREADS> sums;
     uint64 ticket;
     uint32 next_step;
     uint32 is_last;
@@ -200,7 +208,7 @@ DEVICE BinInstance instance_of(const FrameParams &p, const BinsShared &shared, u
 
 // The splats from `begin` on, one a thread (in host-fast: one after the other).
 template <typename Storage>
-DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *counts, uint32 begin, uint64 &n_visible) {
+DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *counts, uint32 begin) {
     constexpr int THREADS = BinsShared::THREADS;
     const uint32 end = p.n_splats - begin < p.bins_step ? p.n_splats : begin + p.bins_step;
     for (uint32 first = begin; first < end; first += THREADS) {
@@ -209,13 +217,14 @@ DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *count
         uint32 n_mine = 0;
         if (splat < end) n_mine = project_record<Storage>(p, splat, record, shared.ellipses[thread_rank()]);
         if (n_mine > 0) p.splat_records[splat] = record;
-        n_visible += n_mine > 0;
-        uint32 n_step;
-        shared.first_instances[thread_rank()] = block_exclusive_sum<uint32, THREADS>(n_mine, n_step, shared.step);
+        uint64 step_total;
+        const uint64 mine = uint64(n_mine > 0) << VISIBLE_SHIFT | n_mine;
+        shared.first_instances[thread_rank()] = uint32(block_exclusive_sum<uint64, THREADS>(mine, step_total, shared.step));
+        const uint32 n_step = uint32(step_total);
         uint64 ticket = 0;
         uint32 next_step = 0;
         if (thread_rank() == 0) {
-            ticket = fetch_add(p.instance_ticket, uint64(n_step));
+            ticket = fetch_add(p.instance_ticket, step_total) & ((1ull << VISIBLE_SHIFT) - 1u);
             if (first == begin) next_step = fetch_add(p.step_ticket, 1u) + n_blocks();
         }
         block_sync();
@@ -251,13 +260,10 @@ template <typename Storage> DEVICE void project_bins(const FrameParams &p) {
     if (counts == shared.counts)
         for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) counts[bin] = 0;
 
-    uint64 n_visible = 0, total;
     // a block that is done takes the next step: they are not equally much work
     const uint32 n_steps = p.n_splats / p.bins_step + (p.n_splats % p.bins_step != 0);
     for (uint32 step = block_rank(); step < n_steps; step = shared.next_step)
-        project_step<Storage>(p, shared, counts, step * p.bins_step, n_visible);
-    block_exclusive_sum<uint64, THREADS>(n_visible, total, shared.sums);
-    if (thread_rank() == 0) p.block_counts[2 * block_rank() + 1] = total;
+        project_step<Storage>(p, shared, counts, step * p.bins_step);
     if (counts == shared.counts) {
         for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
             if (counts[bin] > 0) fetch_add(p.bin_counts + bin, counts[bin]);

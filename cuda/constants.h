@@ -33,6 +33,7 @@
 #define LIST_CAPACITY 4096         // entries of a list that are sorted at a time: 32 KB
 #define LIST_BUCKETS 2048          // 8 KB
 #define LIST_SKEW 512              // more entries than this in a bucket: they are not spread, and sorted another way
+#define LIST_PARTS 64              // of half of LIST_CAPACITY and more, that a longer list is dealt into
 #define LIST_BUCKET_BITS 11        // log2(LIST_BUCKETS)
 
 // --- patch rasters ---
@@ -59,7 +60,9 @@
 #define DUAL_THREADS 128       // two vertical pixels each (dual)
 #define BINS_THREADS 256       // one splat each, then one instance each
 #define FILL_THREADS 1024      // the larger a block's share, the fewer places it asks of each list
-#define LIST_THREADS 512       // eight entries each, of the longest
+#define FILL_ITEMS 2            // that a thread of it holds at a time
+#define LIST_THREADS 512       // four blocks fill a multiprocessor
+#define FEW_LISTS_THREADS 1024 // where lists are too few to fill the device
 #define PATCH_THREADS 128      // four warps, each with a patch of its own (patch)
 #define CEILING_THREADS 256    // eight blocks fill a multiprocessor, of which each scheduler has 16 warps then
 #define RASTERIZE_BATCH 256    // splats staged in shared memory at a time: 10 KB

@@ -17,6 +17,9 @@
 #include "ranges.cuh"
 #include "rasterize.cuh"
 #include "patch.cuh"
+#ifdef HAS_TENSOR_CORES
+#include "tensor.cuh"
+#endif
 #include "score.cuh"
 
 #include "ceilings.cuh"
@@ -56,13 +59,18 @@ KERNEL(project_bins_fp32, FrameParams, BINS_THREADS) { project_bins<StorageFp32>
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700 // shared memory has room for three
 #define PROJECTING_BLOCKS 3
 #else
-#define PROJECTING_BLOCKS 5
+#define PROJECTING_BLOCKS 4
 #endif
 DENSE_KERNEL(project_bins_packed, FrameParams, BINS_THREADS, PROJECTING_BLOCKS) { project_bins<StoragePacked>(p); }
-KERNEL(lists_fill, FrameParams, FILL_THREADS) { fill_lists(p); }
-KERNEL(lists_sort, FrameParams, LIST_THREADS) { sort_lists(p); }
+DENSE_KERNEL(lists_fill, FrameParams, FILL_THREADS, 2) { fill_lists(p); }
+DENSE_KERNEL(lists_sort, FrameParams, LIST_THREADS, 4) { sort_lists<LIST_THREADS>(p); }
+DENSE_KERNEL(lists_sort_few, FrameParams, FEW_LISTS_THREADS, 2) { sort_lists<FEW_LISTS_THREADS>(p); }
 KERNEL(rasterize_patch8_fast, FrameParams, PATCH_THREADS) { rasterize_patch<8>(p); }
 DENSE_KERNEL(rasterize_patch16_fast, FrameParams, PATCH_THREADS, 8) { rasterize_patch<16>(p); }
+#ifdef HAS_TENSOR_CORES
+DENSE_KERNEL(rasterize_tensor8_fast, FrameParams, PATCH_THREADS, 9) { rasterize_tensor<8>(p); }
+DENSE_KERNEL(rasterize_tensor16_fast, FrameParams, PATCH_THREADS, 7) { rasterize_tensor<16>(p); }
+#endif
 KERNEL(count_patch8, FrameParams, PATCH_THREADS) { rasterize_patch<8, true>(p); }
 KERNEL(count_patch16, FrameParams, PATCH_THREADS) { rasterize_patch<16, true>(p); }
 

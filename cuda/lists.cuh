@@ -1,70 +1,99 @@
 // The lists of key `bins` (see bins.cuh):
 //
-//   fill_lists    instances into the lists, in any order
+//   fill_lists    instances into the lists, in any order; one more block orders the bins, the longest lists first
 //   sort_lists    each list front to back, in shared memory; equal depths by the splat's index, so order is no chance
 #pragma once
 
 namespace edgegs {
 
-// Moves the instances to their bins' lists, in any order: a block counts its share's, takes so many places of each list
-// at once, and fills them.
+struct FillShared {
+    uint32 next[MAX_BINS];
+};
+
+// Lists that are no more than a quarter longer than another have the same length class.
+DEVICE uint32 length_class(const FrameParams &p, uint32 bin) {
+    return (float_bits(float(p.bin_starts[bin + 1] - p.bin_starts[bin] + 1u)) >> 21) - (127u << 2);
+}
+
+// The bins, the longest lists first: what takes longest begins first, and the last blocks end together.
+DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
+    constexpr int THREADS = block_threads(FILL_THREADS), CLASSES = 128;
+    const uint32 n_bins = p.n_bins_x * p.n_bins_y;
+    uint32 *counts = shared.next, *firsts = shared.next + CLASSES;
+    for (int i = thread_rank(); i < CLASSES; i += THREADS) counts[i] = 0;
+    block_sync();
+    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) fetch_add(counts + length_class(p, bin), 1u);
+    block_sync();
+    for (int i = thread_rank(); i < CLASSES; i += THREADS) {
+        uint32 longer = 0;
+        for (int other = i + 1; other < CLASSES; ++other) longer += counts[other];
+        firsts[i] = longer;
+    }
+    block_sync();
+    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
+        p.bin_order[fetch_add(firsts + length_class(p, bin), 1u)] = bin;
+}
+
+// Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so many
+// places of it at once, and fills them.
 DEVICE void fill_lists(const FrameParams &p) {
     constexpr int THREADS = block_threads(FILL_THREADS);
-    struct Shared {
-        uint32 next[MAX_BINS];
-    };
-    SHARED(Shared, shared);
+    SHARED(FillShared, shared);
+    if (block_rank() == n_blocks() - 1) {
+        order_bins(p, shared);
+        return; // the whole block
+    }
     const uint32 n_bins = p.n_bins_x * p.n_bins_y;
     const bool counts_first = n_bins <= MAX_BINS;
     const uint64 counted = *p.n_instances;
-    const Share share = share_of_block(uint32(counted < p.instance_capacity ? counted : p.instance_capacity), THREADS);
-    if (share.begin == share.end) return; // the whole block
-    if (counts_first) {
-        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) shared.next[bin] = 0;
-        block_sync();
-        for (uint32 i = share.begin + thread_rank(); i < share.end; i += THREADS) {
-            const BinInstance instance = p.bin_instances[i];
-            if (instance.mask != 0) fetch_add(shared.next + instance.bin, 1u);
+    const uint32 n_instances = uint32(counted < p.instance_capacity ? counted : p.instance_capacity);
+    const Share share = share_of_block(n_instances, THREADS, n_blocks() - 1);
+    for (uint32 begin = share.begin; begin < share.end; begin += FILL_ITEMS * THREADS) {
+        for (uint32 bin = thread_rank(); counts_first && bin < n_bins; bin += THREADS) shared.next[bin] = 0;
+        BinInstance instances[FILL_ITEMS];
+        uint32 ranks[FILL_ITEMS]; // among those that go to the same list
+        for (int i = 0; i < FILL_ITEMS; ++i) {
+            const uint32 place = begin + i * THREADS + thread_rank();
+            if (place < share.end) instances[i] = p.bin_instances[place];
+            if (place >= share.end) instances[i].mask = 0;
         }
         block_sync();
-        for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) {
+        uint32 *counts = counts_first ? shared.next : p.bin_counts;
+        for (int i = 0; i < FILL_ITEMS; ++i)
+            if (instances[i].mask != 0) ranks[i] = fetch_add(counts + instances[i].bin, 1u);
+        block_sync();
+        for (uint32 bin = thread_rank(); counts_first && bin < n_bins; bin += THREADS) {
             const uint32 count = shared.next[bin];
             if (count > 0) shared.next[bin] = p.bin_starts[bin] + fetch_add(p.bin_counts + bin, count);
         }
         block_sync();
-    }
-    for (uint32 i = share.begin + thread_rank(); i < share.end; i += THREADS) {
-        const BinInstance instance = p.bin_instances[i];
-        if (instance.mask == 0) continue;
-        const uint32 place = counts_first ? fetch_add(shared.next + instance.bin, 1u)
-                                          : p.bin_starts[instance.bin] + fetch_add(p.bin_counts + instance.bin, 1u);
-        p.list_entries[place] = instance;
+        const uint32 *firsts = counts_first ? shared.next : p.bin_starts;
+        for (int i = 0; i < FILL_ITEMS; ++i)
+            if (instances[i].mask != 0) p.list_entries[firsts[instances[i].bin] + ranks[i]] = instances[i];
+        block_sync(); // shared is written again
     }
 }
 
 // --- sort_lists ---
 
-constexpr int LIST_BLOCK = block_threads(LIST_THREADS);
-constexpr int LIST_ITEMS = LIST_CAPACITY / LIST_BLOCK;
-
-struct ListShared {
+template <int THREADS> struct ListShared {
     uint32 keys[LIST_CAPACITY];
     uint32 places[LIST_CAPACITY]; // in the list as it was emitted
     // of each bucket, and the total; three more, because a compiler reads `sums` in aligned fours, and racecheck takes the
     // word before it for read
     uint32 starts[LIST_BUCKETS + 4];
-    SumShared<uint32, LIST_BLOCK> sums;
-    uint32 n_taken, found;
-    uint32 nearest, farthest, is_skewed;
+    SumShared<uint32, THREADS> sums;
+    uint32 parts[LIST_PARTS + 1]; // of a list that is dealt, where each begins
+    uint32 nearest, farthest, is_skewed, found;
 };
 
 // Counts become first places; the total stands behind them.
-DEVICE void sum_buckets(ListShared &shared) {
-    constexpr int EACH = LIST_BUCKETS / LIST_BLOCK;
+template <int THREADS> DEVICE void sum_buckets(ListShared<THREADS> &shared) {
+    constexpr int EACH = LIST_BUCKETS / THREADS;
     uint32 *mine = shared.starts + thread_rank() * EACH;
     uint32 sum = 0, total;
     for (int i = 0; i < EACH; ++i) sum += mine[i];
-    uint32 before = block_exclusive_sum<uint32, LIST_BLOCK>(sum, total, shared.sums);
+    uint32 before = block_exclusive_sum<uint32, THREADS>(sum, total, shared.sums);
     for (int i = 0; i < EACH; ++i) {
         const uint32 count = mine[i];
         mine[i] = before;
@@ -74,15 +103,25 @@ DEVICE void sum_buckets(ListShared &shared) {
     block_sync();
 }
 
-DEVICE void clear_buckets(ListShared &shared) {
-    for (int i = thread_rank(); i < LIST_BUCKETS; i += LIST_BLOCK) shared.starts[i] = 0;
+template <int THREADS> DEVICE void clear_buckets(ListShared<THREADS> &shared) {
+    for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) shared.starts[i] = 0;
 }
 
 DEVICE uint64 rank_key(const BinInstance &entry) { return uint64(entry.depth) << 32 | entry.splat; }
 
-// For lists longer than LIST_CAPACITY: the end of a range of ranks from `low` that holds at least half as many entries,
+struct AllEntries {
+    DEVICE bool operator()(const BinInstance &) const { return true; }
+};
+
+struct RankRange {
+    uint64 low, high;
+
+    DEVICE bool operator()(const BinInstance &entry) const { return rank_key(entry) >= low && rank_key(entry) < high; }
+};
+
+// For lists that are longer than LIST_CAPACITY and are not dealt: the end of a range of ranks from `low` that holds at least half as many entries,
 // and not more. Histograms of ever finer ranges; ranks are unique, so that the finest always serves.
-DEVICE uint64 end_of_range(ListShared &shared, const BinInstance *entries, uint32 n, uint64 low) {
+template <int THREADS> DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, uint64 low) {
     uint32 kept = 0; // entries from low to here
     uint64 from = low;
     int bits = 63; // a rank is less than 2^63
@@ -93,13 +132,13 @@ DEVICE uint64 end_of_range(ListShared &shared, const BinInstance *entries, uint3
         clear_buckets(shared);
         if (thread_rank() == 0) shared.found = LIST_BUCKETS;
         block_sync();
-        for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
+        for (uint32 i = thread_rank(); i < n; i += THREADS) {
             const uint64 rank = rank_key(entries[i]);
             if (rank >= from && rank < top) fetch_add(shared.starts + uint32((rank - from) >> shift), 1u);
         }
         block_sync();
         sum_buckets(shared);
-        for (int i = thread_rank(); i < LIST_BUCKETS; i += LIST_BLOCK)
+        for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS)
             if (kept + shared.starts[i] <= LIST_CAPACITY && kept + shared.starts[i + 1] > LIST_CAPACITY) shared.found = i;
         block_sync();
         const uint32 bucket = shared.found;
@@ -111,35 +150,21 @@ DEVICE uint64 end_of_range(ListShared &shared, const BinInstance *entries, uint3
     }
 }
 
-// Copies the entries of ranks [low, high) to shared memory, in any order.
-DEVICE void take_range(ListShared &shared, const BinInstance *entries, uint32 n, uint64 low, uint64 high) {
-    if (thread_rank() == 0) shared.n_taken = 0;
-    block_sync();
-    for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
-        const uint64 rank = rank_key(entries[i]);
-        if (rank >= low && rank < high) {
-            const uint32 place = fetch_add(&shared.n_taken, 1u);
-            shared.keys[place] = entries[i].depth;
-            shared.places[place] = i;
-        }
-    }
-}
-
-DEVICE bool comes_before(const ListShared &shared, const BinInstance *entries, uint32 a, uint32 b) {
+template <int THREADS> DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *entries, uint32 a, uint32 b) {
     if (shared.keys[a] != shared.keys[b]) return shared.keys[a] < shared.keys[b];
     const uint32 place_a = shared.places[a], place_b = shared.places[b];
     return place_a != place_b && entries[place_a].splat < entries[place_b].splat;
 }
 
 // Batcher's bitonic sort (1968) in place, whatever the depths: for lists that buckets do not spread.
-DEVICE void sort_skewed(ListShared &shared, const BinInstance *entries, uint32 n) {
+template <int THREADS> DEVICE void sort_skewed(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n) {
     uint32 size = 1;
     while (size < n) size *= 2;
-    for (uint32 i = n + thread_rank(); i < size; i += LIST_BLOCK) shared.keys[i] = shared.places[i] = 0xffffffffu;
+    for (uint32 i = n + thread_rank(); i < size; i += THREADS) shared.keys[i] = shared.places[i] = 0xffffffffu;
     block_sync();
     for (uint32 run = 2; run <= size; run *= 2) {
         for (uint32 distance = run / 2; distance > 0; distance /= 2) {
-            for (uint32 i = thread_rank(); i < size; i += LIST_BLOCK) {
+            for (uint32 i = thread_rank(); i < size; i += THREADS) {
                 const uint32 other = i ^ distance;
                 if (other < i || comes_before(shared, entries, other, i) != ((i & run) == 0)) continue;
                 const uint32 key = shared.keys[i], place = shared.places[i];
@@ -153,20 +178,8 @@ DEVICE void sort_skewed(ListShared &shared, const BinInstance *entries, uint32 n
     }
 }
 
-// Sorts what shared memory holds into the output. One pass by linear buckets between the nearest and farthest depth,
-// then each entry counts those of its bucket that come before it: about one, where depths are spread.
-DEVICE void sort_taken(const FrameParams &p, ListShared &shared, const BinInstance *entries, uint32 n, uint32 output) {
-    uint32 keys[LIST_ITEMS], places[LIST_ITEMS], ranks[LIST_ITEMS];
-    uint32 nearest = 0xffffffffu, farthest = 0;
-    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
-        const uint32 item = i * LIST_BLOCK + thread_rank();
-        if (item < n) {
-            keys[i] = shared.keys[item];
-            places[i] = shared.places[item];
-            if (keys[i] < nearest) nearest = keys[i];
-            if (keys[i] > farthest) farthest = keys[i];
-        }
-    }
+// Nearest and farthest depth of the block's entries, from those of each thread.
+template <int THREADS> DEVICE void find_extent(ListShared<THREADS> &shared, uint32 nearest, uint32 farthest) {
     for (int distance = WARP_WIDTH / 2; distance > 0; distance /= 2) {
         const uint32 near = warp_shuffle(nearest, (lane_rank() + distance) % WARP_WIDTH);
         const uint32 far = warp_shuffle(farthest, (lane_rank() + distance) % WARP_WIDTH);
@@ -178,90 +191,139 @@ DEVICE void sort_taken(const FrameParams &p, ListShared &shared, const BinInstan
         shared.farthest = 0;
         shared.is_skewed = 0;
     }
-    clear_buckets(shared);
     block_sync();
     if (lane_rank() == 0) {
         fetch_min(&shared.nearest, nearest);
         fetch_max(&shared.farthest, farthest);
     }
     block_sync();
-    nearest = shared.nearest;
-    const float scale = float(LIST_BUCKETS) / (float(shared.farthest - nearest) + 1.0f);
-    const auto bucket_of = [&](uint32 key) {
-        const uint32 bucket = uint32(float(key - nearest) * scale);
-        return bucket < LIST_BUCKETS ? bucket : LIST_BUCKETS - 1u;
-    };
+}
 
-    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
-        if (uint32(i * LIST_BLOCK + thread_rank()) < n) {
-            ranks[i] = fetch_add(shared.starts + bucket_of(keys[i]), 1u);
-            if (ranks[i] == LIST_SKEW) fetch_max(&shared.is_skewed, 1u);
-        }
+// Even steps of depth from the nearest to the farthest entry.
+struct Buckets {
+    uint32 nearest;
+    float scale;
+
+    DEVICE uint32 operator()(const BinInstance &entry) const {
+        const uint32 bucket = uint32(float(entry.depth - nearest) * scale);
+        return bucket < LIST_BUCKETS ? bucket : LIST_BUCKETS - 1u;
+    }
+};
+
+// Counts the entries into buckets, and the counts become first places; is_skewed is set where one has more than `most`.
+template <int THREADS, typename Filter>
+DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, const Filter &is_in,
+                              uint32 most) {
+    uint32 nearest = 0xffffffffu, farthest = 0;
+    for (uint32 i = thread_rank(); i < n; i += THREADS) {
+        if (!is_in(entries[i])) continue;
+        const uint32 depth = entries[i].depth;
+        if (depth < nearest) nearest = depth;
+        if (depth > farthest) farthest = depth;
+    }
+    clear_buckets(shared);
+    find_extent(shared, nearest, farthest);
+    const Buckets bucket_of = {shared.nearest, float(LIST_BUCKETS) / (float(shared.farthest - shared.nearest) + 1.0f)};
+    for (uint32 i = thread_rank(); i < n; i += THREADS)
+        if (is_in(entries[i]) && fetch_add(shared.starts + bucket_of(entries[i]), 1u) == most)
+            fetch_max(&shared.is_skewed, 1u);
+    block_sync();
+    sum_buckets(shared);
+    return bucket_of;
+}
+
+// Sorts the entries that the filter takes, at most LIST_CAPACITY, into the output; their number. One pass by buckets, then
+// each entry counts those of its bucket that come before it: about one, where depths are spread. What is read again
+// stands in the cache: registers are few.
+template <int THREADS, typename Filter>
+DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, const BinInstance *entries, uint32 n,
+                           const Filter &is_in, uint32 output) {
+    const Buckets bucket_of = spread_entries(shared, entries, n, is_in, LIST_SKEW);
+    const uint32 n_taken = shared.starts[LIST_BUCKETS];
+    for (uint32 i = thread_rank(); i < n; i += THREADS) { // a bucket's start moves to its end
+        if (!is_in(entries[i])) continue;
+        const uint32 place = fetch_add(shared.starts + bucket_of(entries[i]), 1u);
+        shared.keys[place] = entries[i].depth;
+        shared.places[place] = i;
     }
     block_sync();
     if (shared.is_skewed) {
-        sort_skewed(shared, entries, n);
-        for (uint32 item = thread_rank(); item < n; item += LIST_BLOCK) {
+        sort_skewed(shared, entries, n_taken);
+        for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
             p.list_splats[output + item] = entries[shared.places[item]].splat;
             p.list_masks[output + item] = entries[shared.places[item]].mask;
         }
-        return; // the whole block
+        block_sync(); // shared is written again
+        return n_taken; // the whole block
     }
-    sum_buckets(shared);
-    for (int i = 0; i < LIST_ITEMS && uint32(i * LIST_BLOCK) < n; ++i) {
-        if (uint32(i * LIST_BLOCK + thread_rank()) < n) {
-            const uint32 place = shared.starts[bucket_of(keys[i])] + ranks[i];
-            shared.keys[place] = keys[i];
-            shared.places[place] = places[i];
-        }
-    }
-    block_sync();
-
-    for (uint32 item = thread_rank(); item < n; item += LIST_BLOCK) {
-        const uint32 key = shared.keys[item];
+    for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
         const BinInstance entry = entries[shared.places[item]];
-        const uint32 bucket = bucket_of(key), begin = shared.starts[bucket], end = shared.starts[bucket + 1];
+        const uint32 bucket = bucket_of(entry);
+        const uint32 begin = bucket > 0 ? shared.starts[bucket - 1] : 0, end = shared.starts[bucket];
         uint32 place = begin;
         for (uint32 other = begin; other < end; ++other) {
-            if (shared.keys[other] < key)
+            if (shared.keys[other] < entry.depth)
                 ++place;
-            else if (shared.keys[other] == key && other != item)
+            else if (shared.keys[other] == entry.depth && other != item)
                 place += entries[shared.places[other]].splat < entry.splat;
         }
         p.list_splats[output + place] = entry.splat;
         p.list_masks[output + place] = entry.mask;
     }
+    block_sync(); // shared is written again
+    return n_taken;
+}
+
+// A list much longer than LIST_CAPACITY, dealt by buckets into parts that fit, one behind the other: their number, and where
+// each begins in shared.parts. 0 where a bucket is too full for that, or the list too long.
+template <int THREADS>
+DEVICE uint32 deal_list(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, BinInstance *dealt) {
+    constexpr uint32 PART = LIST_CAPACITY / 2; // and what its last bucket has beyond that
+    if (n > LIST_PARTS * PART) return 0; // the whole block
+    const Buckets bucket_of = spread_entries(shared, entries, n, AllEntries(), PART);
+    if (shared.is_skewed) return 0; // the whole block
+    for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) {
+        const uint32 part = shared.starts[i] / PART;
+        if (i == 0 || shared.starts[i - 1] / PART != part) shared.parts[part] = shared.starts[i];
+    }
+    const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / PART + 1;
+    if (thread_rank() == 0) shared.parts[n_parts] = n;
+    block_sync();
+    for (uint32 i = thread_rank(); i < n; i += THREADS) {
+        const BinInstance entry = entries[i];
+        dealt[fetch_add(shared.starts + bucket_of(entry), 1u)] = entry;
+    }
+    block_sync();
+    return n_parts;
 }
 
 // A block a bin.
-DEVICE void sort_lists(const FrameParams &p) {
-    SHARED(ListShared, shared);
-    const uint32 begin = p.bin_starts[block_rank()], n = p.bin_starts[block_rank() + 1] - begin;
-    const BinInstance *entries = p.list_entries + begin;
+template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
+    constexpr int THREADS = block_threads(CUDA_THREADS);
+    SHARED(ListShared<THREADS>, shared);
     if (thread_rank() == 0) { // for the next frame
         p.bin_counts[block_rank()] = 0;
         if (block_rank() == 0) *p.instance_ticket = 0;
     }
-    uint32 done = 0;
-    uint64 low = 0;
-    while (done < n) { // once, but for long lists
-        uint32 n_taken = n;
-        if (n <= LIST_CAPACITY) {
-            for (uint32 i = thread_rank(); i < n; i += LIST_BLOCK) {
-                shared.keys[i] = entries[i].depth;
-                shared.places[i] = i;
-            }
-            block_sync();
-        } else {
-            const uint64 high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, low);
-            take_range(shared, entries, n, low, high);
-            block_sync();
-            n_taken = shared.n_taken;
-            low = high;
-        }
-        sort_taken(p, shared, entries, n_taken, begin + done);
-        done += n_taken;
-        block_sync(); // shared is written again
+    const uint32 bin = p.bin_order[block_rank()], begin = p.bin_starts[bin], n = p.bin_starts[bin + 1] - begin;
+    const BinInstance *entries = p.list_entries + begin;
+    if (n == 0) return; // the whole block
+    if (n <= LIST_CAPACITY) {
+        sort_entries(p, shared, entries, n, AllEntries(), begin);
+        return; // the whole block
+    }
+    BinInstance *dealt = p.bin_instances + begin; // nobody needs them any more
+    const uint32 n_parts = n > 2 * LIST_CAPACITY ? deal_list(shared, entries, n, dealt) : 0;
+    for (uint32 part = 0; part < n_parts; ++part) {
+        const uint32 first = shared.parts[part], n_part = shared.parts[part + 1] - first;
+        sort_entries(p, shared, dealt + first, n_part, AllEntries(), begin + first);
+    }
+    if (n_parts > 0) return; // the whole block
+    RankRange range = {0, 0};
+    for (uint32 done = 0; done < n;) {
+        range.high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, range.low);
+        done += sort_entries(p, shared, entries, n, range, begin + done);
+        range.low = range.high;
     }
 }
 

@@ -39,6 +39,7 @@ struct FrameParams {
     uint32 *step_ticket;        // [1] the next splats to project, after one step for each block; 0 between frames
     uint32 *bin_counts;         // [n_bins] entries; 0 between frames
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
+    uint32 *bin_order;          // [n_bins] the bins, the longest lists first
     BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
     uint32 *list_splats;        // [instance_capacity] front to back
     uint32 *list_masks;         // [instance_capacity] patches that the splat touches

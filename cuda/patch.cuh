@@ -53,6 +53,30 @@ DEVICE void write_patch(const FrameParams &p, uint32 x, uint32 y, const PatchPix
     write_pixels(p, x, y, state);
 }
 
+// Queues the places of the next splats that touch the patch, in order, until there are enough for a batch; a few rows of
+// the list at a time, so that their loads wait together.
+DEVICE void pick_splats(const FrameParams &p, uint32 *queue, uint32 bit, uint32 &next, uint32 end, uint32 &n_queued,
+                        uint32 &n_walked) {
+    constexpr uint32 WALK = WALK_ROWS * WARP_WIDTH; // entries that are looked at together
+    while (n_queued < PATCH_BATCH && next < end) {
+        uint32 masks[WALK_ROWS];
+        for (int row = 0; row < WALK_ROWS; ++row) {
+            const uint32 place = next + row * WARP_WIDTH + lane_rank();
+            masks[row] = place < end ? p.list_masks[place] : 0;
+        }
+        for (int row = 0; row < WALK_ROWS; ++row) {
+            const bool picks = masks[row] >> bit & 1u;
+            const uint32 picking = warp_ballot(picks);
+            if (picks)
+                queue[n_queued + count_bits(picking & ((1u << lane_rank()) - 1u))] = next + row * WARP_WIDTH + lane_rank();
+            n_queued += count_bits(picking);
+        }
+        n_walked += end - next < WALK ? end - next : WALK;
+        next += WALK;
+    }
+    warp_sync();
+}
+
 // With COUNTS it draws nothing, and adds up what drawing took: see FrameParams.patch_counts.
 template <int PATCH_WIDTH, bool COUNTS>
 DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, uint32 *queue) {
@@ -64,9 +88,8 @@ DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, u
     static_assert(N_PAIRS * WARP_WIDTH == N_ROW_PAIRS * LANES_PER_ROW, "the warp fills the patch");
     static_assert(PATCH_BATCH % STOP_EVERY == 0 && PATCH_BATCH % WARP_WIDTH == 0, "whole steps");
     constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
-    constexpr uint32 WALK = WALK_ROWS * WARP_WIDTH; // entries that are looked at together
 
-    const uint32 bin = patch / PATCHES, bit = patch % PATCHES;
+    const uint32 bin = p.bin_order[patch / PATCHES], bit = patch % PATCHES;
     const uint32 patch_x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
     const uint32 patch_y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
     if (patch_x >= p.width || patch_y >= p.height) return; // the whole warp
@@ -90,25 +113,7 @@ DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, u
     uint32 n_queued = 0, n_walked = 0, n_picked = 0, n_blended = 0;
     bool alive = true;
     for (uint32 next = p.bin_starts[bin]; alive && (next < end || n_queued > 0);) {
-        // pick splats, in order; a few rows at a time, so that their loads wait together
-        while (n_queued < PATCH_BATCH && next < end) {
-            uint32 masks[WALK_ROWS];
-            for (int row = 0; row < WALK_ROWS; ++row) {
-                const uint32 place = next + row * WARP_WIDTH + lane_rank();
-                masks[row] = place < end ? p.list_masks[place] : 0;
-            }
-            for (int row = 0; row < WALK_ROWS; ++row) {
-                const bool picks = masks[row] >> bit & 1u;
-                const uint32 picking = warp_ballot(picks);
-                if (picks)
-                    queue[n_queued + count_bits(picking & ((1u << lane_rank()) - 1u))] =
-                        next + row * WARP_WIDTH + lane_rank();
-                n_queued += count_bits(picking);
-            }
-            if (COUNTS) n_walked += end - next < WALK ? end - next : WALK;
-            next += WALK;
-        }
-        warp_sync();
+        pick_splats(p, queue, bit, next, end, n_queued, n_walked);
         // stage a batch; what is over moves to the front. Behind the last splat stand some that draw nothing
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         for (uint32 k = lane_rank(); k < PATCH_BATCH; k += WARP_WIDTH) {

@@ -45,6 +45,12 @@ template <typename T> DEVICE T warp_shuffle_up(T value, int distance) {
 template <typename T> DEVICE T warp_shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 DEVICE int count_bits(uint32 bits) { return __popc(bits); }
+// The n lowest bits, of all 32.
+DEVICE uint32 low_bits(uint32 n) {
+    uint32 above;
+    asm("shl.b32 %0, %1, %2;" : "=r"(above) : "r"(1u), "r"(n)); // 0 where n is 32
+    return above - 1u;
+}
 DEVICE int lowest_bit(uint32 bits) { return __ffs(bits) - 1; }
 DEVICE uint32 float_bits(float value) { return __float_as_uint(value); }
 DEVICE float float_from_half(uint16 bits) {
@@ -62,6 +68,31 @@ DEVICE uint16 half_from_float(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+// Two halves in a word, the first in its low bits.
+DEVICE uint32 halves_from_floats(float first, float second) {
+    uint32 halves;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(second), "f"(first));
+    return halves;
+}
+// Without the digits that a half has no room for.
+DEVICE float cut_to_half(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define HAS_TENSOR_CORES
+// sums (16x8, floats) += a (16 rows of halves) times b (8 columns), by the warp. Lane 4 g + t holds rows g and g + 8 of a and
+// of the sums, column g of b, columns 2 t and 2 t + 1 of the sums; of each row of a and column of b elements 2 t and 2 t + 1,
+// of 16 also 2 t + 8 and 2 t + 9 (PTX ISA, mma.m16n8k8 and m16n8k16).
+DEVICE void multiply_halves_8(float (&sums)[4], uint32 upper, uint32 lower, uint32 b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(upper), "r"(lower), "r"(b));
+}
+DEVICE void multiply_halves_16(float (&sums)[4], const uint32 (&a)[4], const uint32 *b) {
+    const uint2 pair = *reinterpret_cast<const uint2 *>(b);
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(pair.x), "r"(pair.y));
+}
+#endif
 // Never fused into a multiply-add: two kernels that must agree on a float write it with these.
 DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add(float a, float b) { return __fadd_rn(a, b); }

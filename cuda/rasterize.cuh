@@ -64,7 +64,14 @@ DEVICE Pixels composite(PixelState &state, Pixels alpha, PixelMask reached, cons
     return weight;
 }
 
-DEVICE uint8 to_byte(float value) { return uint8(clamp(value, 0.0f, 1.0f) * 255.0f + 0.5f); }
+// To the nearest: left in the low bits by a number with no room for fractions.
+DEVICE uint8 to_byte(float value) { return uint8(float_bits(clamp(value, 0.0f, 1.0f) * 255.0f + 8388608.0f)); }
+
+DEVICE void write_bgr(const FrameParams &p, uint64 pixel, float r, float g, float b) {
+    p.pixel_bgr[3 * pixel + 0] = to_byte(b);
+    p.pixel_bgr[3 * pixel + 1] = to_byte(g);
+    p.pixel_bgr[3 * pixel + 2] = to_byte(r);
+}
 
 DEVICE void write_pixel(const FrameParams &p, uint32 x, uint32 y, float r, float g, float b, float transmittance) {
     const uint64 pixel = uint64(y) * p.width + x;
@@ -78,15 +85,23 @@ DEVICE void write_pixel(const FrameParams &p, uint32 x, uint32 y, float r, float
         g += transmittance * p.background[1];
         b += transmittance * p.background[2];
     }
-    p.pixel_bgr[3 * pixel + 0] = to_byte(b);
-    p.pixel_bgr[3 * pixel + 1] = to_byte(g);
-    p.pixel_bgr[3 * pixel + 2] = to_byte(r);
+    write_bgr(p, pixel, r, g, b);
     if (p.pixel_rgb) {
         p.pixel_rgb[3 * pixel + 0] = r;
         p.pixel_rgb[3 * pixel + 1] = g;
         p.pixel_rgb[3 * pixel + 2] = b;
     }
     if (p.pixel_transmittance) p.pixel_transmittance[pixel] = transmittance;
+}
+
+// Whether a frame is what most are: bytes over one colour. Asked once, and then written without asking pixel by pixel.
+DEVICE bool writes_bytes_alone(const FrameParams &p) {
+    return !p.pixel_backdrop && !p.pixel_rgb && !p.pixel_transmittance;
+}
+
+DEVICE void write_bytes(const FrameParams &p, uint32 x, uint32 y, float r, float g, float b, float transmittance) {
+    write_bgr(p, uint64(y) * p.width + x, r + transmittance * p.background[0], g + transmittance * p.background[1],
+              b + transmittance * p.background[2]);
 }
 
 DEVICE void write_pixels(const FrameParams &p, uint32 x, uint32 y, const PixelState &state) {

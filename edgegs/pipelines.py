@@ -20,9 +20,12 @@ from edgegs.room import DIGITS, TILE, C, n_tiles
 #: Bits of a float depth that can differ: depths are positive.
 DEPTH_KEY_BITS = 31
 #: Blocks of project_bins that fill a multiprocessor, of the eight that ``Backend.n_blocks`` counts.
-PROJECTING_SHARE = 5 / 8
+PROJECTING_SHARE = 1 / 2
 #: lists_fill has larger blocks: a quarter as many.
 FILLING_SHARE = 1 / 4
+#: Lists are sorted by larger blocks where they are few and long: no more than this share of the blocks, and so many
+#: splats of the scene for each. Measured on sm_90.
+FEW_LISTS_SHARE, LONG_LIST_SPLATS = 1 / 2, 400
 #: Fewest splats that a block projects at a time: a warp.
 MIN_STEP = 32
 
@@ -218,9 +221,9 @@ class BinPipeline(Pipeline):
         super().__init__(backend, variant, n_splats, width, height)
         n_bins_x, n_bins_y = self._bins(width, height)
         self._alloc("splat_records", (n_splats, 8), "u4")
-        self._alloc("block_counts", (backend.n_blocks, 2), "u8")
         self._alloc("bin_counts", (n_bins_x * n_bins_y,), "u4", clear=True)
         self._alloc("bin_starts", (n_bins_x * n_bins_y + 1,), "u4")
+        self._alloc("bin_order", (n_bins_x * n_bins_y,), "u4")
         self._alloc("block_ticket", (1,), "u4", clear=True)
         self._alloc("step_ticket", (1,), "u4", clear=True)
         self._alloc("instance_ticket", (1,), "u8", clear=True)
@@ -254,10 +257,12 @@ class BinPipeline(Pipeline):
         entries = self._variant.entries
         n_patches = n_bins_x * n_bins_y * int(C["BIN_COLUMNS"]) * self._variant.bin_size // int(C["PATCH_HEIGHT"])
         patches_a_block = int(C["PATCH_THREADS"]) // 32  # one a warp
+        n_lists = n_bins_x * n_bins_y
+        is_few = n_lists <= n_blocks * FEW_LISTS_SHARE and self._n_splats >= n_lists * LONG_LIST_SPLATS
         return [
             Launch("project", entries["project"], n_projecting, frame),
-            Launch("duplicate", entries["fill"], max(1, int(n_blocks * FILLING_SHARE)), frame),
-            Launch("sort", entries["sort"], n_bins_x * n_bins_y, frame),
+            Launch("duplicate", entries["fill"], max(1, int(n_blocks * FILLING_SHARE)) + 1, frame),
+            Launch("sort", entries["sort_few" if is_few else "sort"], n_bins_x * n_bins_y, frame),
             Launch("rasterize", entries["rasterize"], -(-n_patches // patches_a_block), frame),
         ]
 

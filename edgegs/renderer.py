@@ -66,7 +66,13 @@ class Renderer:
         self.backend = backend
         self.width, self.height = int(width), int(height)
         wide = suits_wide(scene.n_splats, self.width, self.height, backend.n_blocks)
-        self.variant = variant(variant_name, backend.name, isinstance(scene, PackedScene), wide)
+        packed, tensor_cores = isinstance(scene, PackedScene), backend.has_tensor_cores
+        self.variant = variant(variant_name, backend.name, packed, wide, tensor_cores)
+        if self.variant.needs_tensor_cores and not tensor_cores:
+            raise DeviceError(
+                f"render.variant: {variant_name!r} needs tensor cores, and {backend.device} has none, or "
+                f"{backend.image} was not built for them (compute capability 8.0 or later); write auto"
+            )
         self.n_splats, self.sh_degree = scene.n_splats, scene.sh_degree
         self.n_frames = 0
         self._size = (self.width, self.height)
@@ -205,7 +211,7 @@ class Renderer:
             self.backend.upload(counts, np.zeros(3, np.uint64))
             self._frame.set(patch_counts=counts)
             step = self._plan[-1]
-            self.backend.launch(f"count_{self.variant.raster}", step.n_blocks, step.params)
+            self.backend.launch(self.variant.counting_entry, step.n_blocks, step.params)
             names = ("walked", "picked", "blended")
             found = dict(zip(names, (int(count) for count in self.backend.download(counts))))
         finally:

@@ -81,7 +81,7 @@ def renderer_bytes(
     total += 8 + 8
     if choice.key == "bins":
         n_bins = -(-width // choice.bin_size) * -(-height // choice.bin_size)
-        total += 16 * n_blocks + 4 * n_bins + 4 * (n_bins + 1) + TICKETS
+        total += 8 * n_bins + 4 * (n_bins + 1) + TICKETS
     else:
         total += 4 * (n_tiles(width, height) + 1)
         total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4 if choice.key == "packed32" else 16 * n_blocks

@@ -101,7 +101,7 @@ class Answer(NamedTuple):
     Attributes:
         variant: its name, or its choices.
         date: when that was measured, UTC.
-        total_ms: a frame's stages together, the mean over the views of each one's median.
+        total_ms: a frame, as ``Row.ms`` of ``edgegs.bench.tune``: the mean over the views of each one's median.
         ratio_to_baseline: how many times faster than the original's pipeline; None where that found no room.
         psnr_db: the lowest of any view to the exact picture; None where no pixel differs.
         n_views: measured.

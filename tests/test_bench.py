@@ -19,11 +19,13 @@ from edgegs.bench.bench import BURST, TURN, Contender, Sample, VariantContender,
 from edgegs.cli import main
 from edgegs.errors import DeviceError
 from edgegs.frame import STAGES
-from edgegs.kernels.variants import LADDER
+from edgegs.kernels.variants import LADDER, drawable
 from edgegs.scene import write_ply
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["dial", "-n", "60", "--size", "40x30", "--backend", "host", "--warmup", "1", "--repeats", "3"]
+#: Of the ladder, those that the host draws.
+RUNGS = drawable(LADDER, tensor_cores=False)
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_a_burst_keeps_the_device_busy(monkeypatch):
     assert log.index(("submit", 2)) < log.index(("collect", 1))
 
 
-@pytest.mark.parametrize("chosen", LADDER, ids=lambda v: v.name)
+@pytest.mark.parametrize("chosen", RUNGS, ids=lambda v: v.name)
 def test_memory_is_counted_and_given_back(host, chosen):
     scene = scenes.cloud(50)
     contender = VariantContender(host, scene, scenes.camera(), chosen)
@@ -143,7 +145,7 @@ def document_of(capsys, *arguments):
 def test_the_ladder_can_be_recomputed(kernels, capsys):
     document = document_of(capsys, *TINY, "--ladder", "--variant", "fp32-split-radius-exact-dual")
     rows = document["rows"]
-    assert [row["name"] for row in rows] == [*(rung.name for rung in LADDER), "fp32-split-radius-exact-dual"]
+    assert [row["name"] for row in rows] == [*(rung.name for rung in RUNGS), "fp32-split-radius-exact-dual"]
     for index, (row, before) in enumerate(zip(rows, [None, *rows])):
         assert set(row["stage_ms"]) == set(STAGES)
         assert all(0 <= stage["p50"] <= stage["p95"] for stage in row["stage_ms"].values())
@@ -201,7 +203,7 @@ def test_a_ledger_folder_can_be_checked(ledger_folder, capsys):
     row = json.loads((ledger_folder / "row.json").read_text())
     with gzip.open(ledger_folder / "raw.jsonl.gz", "rt") as file:
         raw = [json.loads(line) for line in file]
-    assert len(raw) == 3 * len(LADDER)
+    assert len(raw) == 3 * len(RUNGS)
     for one in row["rows"]:
         frames = [record for record in raw if record["name"] == one["name"]]
         for stage, figures in one["stage_ms"].items():
@@ -218,12 +220,12 @@ def test_tables_from_a_ledger(ledger_folder, capsys):
     assert main(["bench", "--from-ledger", str(ledger_folder), "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| ms | project | duplicate | sort | ranges | rasterize | total |")
-    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == [rung.name for rung in LADDER]
+    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == [rung.name for rung in RUNGS]
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     assert "60 splats, 40x30" in lines[-1]
     assert main(["bench", "--from-ledger", str(ledger_folder)]) == 0
     table = capsys.readouterr().out
-    assert all(rung.name in table for rung in LADDER)
+    assert all(rung.name in table for rung in RUNGS)
     assert main(["bench", "--from-ledger", str(ledger_folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((ledger_folder / "row.json").read_text())
 
@@ -294,7 +296,7 @@ def test_a_missing_peer_is_told_and_the_rest_measured(kernels, capsys, caplog):
     assert "peer gsplat: not measured" in capsys.readouterr().err
     document = document_of(capsys, *TINY, "--ladder", "--peer", "gsplat")
     assert "not measured" in document["peers"]["gsplat"]
-    assert len(document["rows"]) == len(LADDER)
+    assert len(document["rows"]) == len(RUNGS)
     assert sum("not measured" in message for message in caplog.messages) == 1
 
 

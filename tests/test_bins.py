@@ -16,6 +16,7 @@ from images import psnr, reference_fields
 from edgegs.backends import twin_bins
 from edgegs.backends.reference import ReferenceBackend
 from edgegs.camera import look_at
+from edgegs.errors import DeviceError
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import variant
 from edgegs.renderer import Renderer
@@ -24,6 +25,8 @@ from edgegs.scene import load
 C = constants()
 FP32 = ("fp32-bins-tight-fast-patch8", "fp32-bins-tight-fast-patch16")
 NAMES = (*FP32, "best", "wide")
+#: Drawn where there are tensor cores, or a build that takes them to pieces.
+TENSOR = ("fp32-bins-tight-fast-tensor8", "fp32-bins-tight-fast-tensor16")
 
 
 # --- scenes ---
@@ -97,12 +100,18 @@ SCENES = {
 }
 
 
+def skip_without_tensor_cores(backend, name):
+    if variant(name).needs_tensor_cores and not backend.has_tensor_cores:
+        pytest.skip(f"{backend.image} has no kernels for tensor cores")
+
+
 def bins_of(renderer):
     """Bins of the picture that was drawn last, in x and y."""
     return tuple(-(-side // renderer.variant.bin_size) for side in renderer._size)
 
 
 def draw(backend, scene, camera, name, **options):
+    skip_without_tensor_cores(backend, name)
     renderer = Renderer(backend, scene, camera.width, camera.height, name, keep_float=True, **options)
     return renderer, renderer.render(camera)
 
@@ -262,7 +271,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *TENSOR, "tensor"])
 @pytest.mark.parametrize(("case", "size"), CASES)
 def test_pictures_are_near_the_exact_ones_and_the_twins(backend, case, size, name):
     storage = variant(name).storage
@@ -330,9 +339,11 @@ def test_real_scenes_meet_the_bars(kernels, shared_data, scene_name, drawn_by):
         exact, packed = picture("exact"), picture("packed-split-tight-exact-dual")
         assert (exact.max(axis=2) > 20).mean() > 0.02, "the camera must see the scene"
         found = {name: picture(name) for name in NAMES}
-    for name in FP32:
+        if backend.has_tensor_cores:
+            found.update((name, picture(name)) for name in (*TENSOR, "tensor", "tensor-wide"))
+    for name in {*FP32, *TENSOR} & set(found):
         assert psnr(found[name], exact) >= tolerances.BINS_MIN_PSNR, name
-    for name in ("best", "wide"):
+    for name in {"best", "wide", "tensor", "tensor-wide"} & set(found):
         assert psnr(found[name], exact) >= tolerances.PACKED_MIN_PSNR, name
         assert psnr(found[name], packed) >= tolerances.BINS_MIN_PSNR, name
 
@@ -354,7 +365,11 @@ def row_of_splats(width, n, seed=0):
     [
         *(("host", *shape) for shape in ((FP32[0], 66_000), (FP32[1], 131_200), (FP32[0], 65_536))),
         ("host-check-shuffled", FP32[0], 66_000),
-        *(pytest.param("cuda", *shape, marks=pytest.mark.cuda) for shape in ((FP32[0], 66_000), (FP32[1], 131_200))),
+        ("host-check", TENSOR[0], 66_000),
+        *(
+            pytest.param("cuda", *shape, marks=pytest.mark.cuda)
+            for shape in ((FP32[0], 66_000), (FP32[1], 131_200), (TENSOR[0], 66_000), (TENSOR[1], 131_200))
+        ),
     ],
 )
 def test_more_bins_than_a_block_counts_for_itself(host, build, name, width):
@@ -389,7 +404,7 @@ def test_instances_that_outgrow_their_room_are_drawn_again(any_backend, name):
     np.testing.assert_array_equal(emitted(renderer, frame).mask, emitted(fresh, expected).mask)
 
 
-@pytest.mark.parametrize("name", ["best", FP32[1]])
+@pytest.mark.parametrize("name", ["best", FP32[1], *TENSOR])
 def test_smaller_pictures_and_fewer_splats_in_turn_with_the_whole(backend, name):
     scene = scenes.cloud(500, seed=7, size=0.08)
     renderer, whole = draw(backend, scene, scenes.camera(97, 81), name)
@@ -405,11 +420,12 @@ def test_smaller_pictures_and_fewer_splats_in_turn_with_the_whole(backend, name)
         np.testing.assert_array_equal(renderer.render(scenes.camera(97, 81)).image_f32, whole.image_f32)
 
 
-@pytest.mark.parametrize("name", FP32)
+@pytest.mark.parametrize("name", [*FP32, *TENSOR])
 def test_splats_are_blended_over_a_backdrop(backend, name):
     scene, size = SCENES["sparse"](), (97, 81)
     camera = scenes.camera(*size)
     behind = np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    skip_without_tensor_cores(backend, name)
     renderer = Renderer(backend, scene, *size, name, (0.2, 0.4, 0.9), keep_float=True, takes_backdrop=True)
     over, alone = renderer.render(camera, behind), renderer.render(camera)
     exact = exact_frame("sparse", size, name)
@@ -421,13 +437,14 @@ def test_splats_are_blended_over_a_backdrop(backend, name):
 
 @pytest.mark.parametrize("field", ["means", "scales", "quats"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e38, 2e18, 1e-42])
-def test_poisoned_splats_never_spoil_their_neighbours(backend, field, poison):
+@pytest.mark.parametrize("name", [FP32[0], TENSOR[0]])
+def test_poisoned_splats_never_spoil_their_neighbours(backend, name, field, poison):
     clean, camera = scenes.cloud(100, seed=2), scenes.camera()
     bad = scenes.cloud(1, seed=3)
     bad.means[:] = [0, 0, 1e5]  # behind everything: it may only show where nothing else is
     getattr(bad, field)[...] = poison
-    renderer, frame = draw(backend, scenes.join(clean, bad), camera, FP32[0])
-    _, expected = draw(backend, clean, camera, FP32[0])
+    renderer, frame = draw(backend, scenes.join(clean, bad), camera, name)
+    _, expected = draw(backend, clean, camera, name)
     assert_lists_hold_what_was_emitted(renderer, frame)
     assert frame.n_instances <= expected.n_instances + 9
     assert np.isfinite(frame.image_f32).all()
@@ -435,7 +452,7 @@ def test_poisoned_splats_never_spoil_their_neighbours(backend, field, poison):
     assert (expected.transmittance[changed] > 1e-4).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *TENSOR])
 def test_another_view_between_leaves_nothing_behind(backend, name):
     scene, camera = SCENES["cloud"](), scenes.camera()
     renderer, first = draw(backend, scene, camera, name)
@@ -443,6 +460,23 @@ def test_another_view_between_leaves_nothing_behind(backend, name):
     again = renderer.render(camera)
     np.testing.assert_array_equal(first.image_f32, again.image_f32)
     assert (first.n_visible, first.n_instances) == (again.n_visible, again.n_instances)
+
+
+@pytest.mark.parametrize("name", TENSOR)
+def test_tensor_cores_draw_what_the_other_units_do(backend, name):
+    """The same lists, and products of halves: no needle and no cloud differs by more than halves explain."""
+    for case in ("cloud", "needles", "giants", "faint", "equal depths"):
+        _, frame = draw(backend, SCENES[case](), scenes.camera(97, 81), name)
+        _, other = draw(backend, SCENES[case](), scenes.camera(97, 81), name.replace("tensor", "patch"))
+        assert psnr(frame.image_f32, other.image_f32) >= 75, case
+        assert np.abs(frame.image_f32 - other.image_f32).max() < 2.5 / 255, case
+        assert np.abs(frame.transmittance - other.transmittance).max() < 2.1 * C["ALPHA_MIN"]
+        assert (frame.n_visible, frame.n_instances) == (other.n_visible, other.n_instances)
+
+
+def test_tensor_cores_that_are_not_there_are_told(host):
+    with pytest.raises(DeviceError, match=r"'tensor' needs tensor cores, and .* has none.*write auto"):
+        Renderer(host, scenes.cloud(3), 32, 32, "tensor")
 
 
 # --- what drawing takes ---

@@ -112,15 +112,15 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_set_wins_over_environment_wins_over_file(tmp_path: Path) -> None:
-    text = add("render: {threads: 1, target_fps: 1, variant: a}")
+    text = add("render: {threads: 1, target_fps: 1, variant: baseline}")
     environ = {
         "EDGEGS__RENDER__TARGET_FPS": "2",
-        "EDGEGS__RENDER__VARIANT": "b",
+        "EDGEGS__RENDER__VARIANT": "exact",
         "EDGEGS_CACHE": "/x",
         "PATH": "/",
     }
-    render = load(tmp_path, text, ["render.variant=c"], environ).render
-    assert (render.threads, render.target_fps, render.variant) == (1, 2.0, "c")
+    render = load(tmp_path, text, ["render.variant=wide"], environ).render
+    assert (render.threads, render.target_fps, render.variant) == (1, 2.0, "wide")
 
 
 def test_overrides_reach_everything(tmp_path: Path) -> None:
@@ -235,8 +235,11 @@ camera:
   height: 480
   far: 1e12
   path: {kind: keyframes, keys: [{eye: [0, 0, 1e-7], target: [1, 0, 0]}, {eye: [0, 1, 1], target: [1, 0, 0]}]}
-render: {variant: "1e3", background: [1, 0.5, 0]}
-outputs: ["null:", {uri: "file://a/%d.png", name: "007", required: true, fps: 0.5}]
+render: {variant: wide, background: [1, 0.5, 0]}
+outputs:
+  - "null:"
+  - {uri: "file://a/b.png", name: "1e3"}
+  - {uri: "file://a/%d.png", name: "007", required: true, fps: 0.5}
 telemetry: {interval_s: 0.1, log: {dir: null}}
 """
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 from config_texts import MINIMAL, add, load, output, problems
 
+from edgegs.kernels.variants import AXES, VARIANTS
 from edgegs.sinks import create_sink, sink_options
 
 
@@ -114,6 +118,7 @@ LIMITS = [
     (add("render: {target_fps: 1001}"), "4: render.target_fps", "must be at most 1000"),
     (add("render: {threads: -1}"), "4: render.threads", "must be at least 0 (got -1)"),
     (add("render: {variant: a b}"), "4: render.variant", "must be 1 to 64 letters"),
+    (add("render: {variant: +tight}"), "4: render.variant", "write auto, or one of baseline, exact,"),
     (add("render:\n  background: [0, 255, 0]"), "5: render.background.1", "at most 1 (got 255); colours are"),
     (add("render: {background: [0, 0]}"), "4: render.background", "must be three numbers (got [0, 0])"),
     (add("render: {background: black}"), "4: render.background", "must be a list (got black)"),
@@ -252,6 +257,48 @@ def test_unreadable_text(tmp_path: Path, text: bytes, where: str, words: str) ->
     (found,) = problems(tmp_path, text)
     assert found.startswith(f"c.yaml:{where}: ")
     assert words in found
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wid", "no variant 'wid'; did you mean 'wide'?"),
+        ("fp32-bins-tight-fast", "no variant 'fp32-bins-tight-fast'"),
+        ("packed-bins-tight-exact-patch8", "key bins goes with tight, fast and a patch raster"),
+    ],
+)
+def test_a_variant_that_there_is_not_stands_at_its_line(tmp_path: Path, name: str, words: str) -> None:
+    text = add(f"render:\n  threads: 2\n  variant: {name}\n  target_fps: no\n")
+    found, other = problems(tmp_path, text)
+    assert found.startswith("c.yaml:6: render.variant: ")
+    assert other.startswith("c.yaml:7: render.target_fps: ")
+    assert words in found
+    assert found.count("render.variant") == 1
+    assert found.endswith(f"(got {name}); or write auto")
+    if words.startswith("no variant"):
+        assert all(known in found for known in [*VARIANTS, *(choice for axis in AXES.values() for choice in axis)])
+    assert problems(tmp_path, MINIMAL, [f"render.variant={name}"])[0].startswith("--set render.variant: ")
+
+
+@pytest.mark.parametrize("name", ["auto", *VARIANTS, "packed-split-tight-fast-dual", "fp32-ref64-radius-exact-block"])
+def test_good_variant(tmp_path: Path, name: str) -> None:
+    """Whatever the backend is: what it cannot draw is told where it and the scene are known."""
+    for backend in ("auto", "cuda", "host", "reference"):
+        render = load(tmp_path, add(f"render: {{backend: {backend}, variant: {name}}}")).render
+        assert render.variant == name
+
+
+def test_a_configuration_loads_no_renderer() -> None:
+    script = (
+        "import edgegs.config, sys\n"
+        "heavy = 'edgegs.backends edgegs.pack edgegs.renderer edgegs.room edgegs.kernels.headers scipy cv2'.split()\n"
+        "assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)"
+    )
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=dict(os.environ, PYTHONPATH=str(root)), stderr=subprocess.PIPE, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_equal_anchors_are_two_problems(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from edgegs.errors import AccessError, DeviceError, OutputError, UsageError
 from edgegs.kernels import manifest
 from edgegs.kernels.build import build
 from edgegs.kernels.manifest import MANIFEST, Image, read_manifest, source_hash, store
-from edgegs.kernels.variants import BASELINE, VARIANTS, variant
+from edgegs.kernels.variants import BASELINE, VARIANTS, drawable, variant
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_clang_builds_the_same_pictures(kernels, tmp_path, monkeypatch):
     from edgegs.renderer import Renderer
 
     def pictures():
-        for name in VARIANTS:
+        for name in (one.name for one in drawable(VARIANTS.values(), tensor_cores=False)):
             with open_backend("host") as backend:
                 renderer = Renderer(backend, scenes.cloud(700, seed=4), 97, 81, name)
                 yield name, renderer.render(scenes.camera(97, 81)).image.copy()
@@ -88,8 +88,10 @@ def test_nvrtc_builds_every_entry_for_both_gpus(nvrtc_images, capsys):
     images = json.loads(capsys.readouterr().out)["images"]
     gpu = {(image["arch"], image["kind"]): image for image in images if image["arch"].startswith("sm_")}
     assert set(gpu) == {("sm_53", "cubin"), ("sm_53", "ptx"), ("sm_89", "cubin"), ("sm_89", "ptx")}
-    needed = {entry for v in VARIANTS.values() for entry in v.entries.values()}
-    for (_, kind), image in gpu.items():
+    for (arch, kind), image in gpu.items():
+        drawn = drawable(VARIANTS.values(), tensor_cores=arch == "sm_89")
+        assert image["variant"].split(", ") == [one.name for one in drawn]
+        needed = {entry for one in drawn for entry in one.entries.values()}
         assert "baseline" in image["variant"]
         assert image["compiler"].startswith("nvrtc 1")
         assert image["current"]

@@ -19,6 +19,7 @@ from edgegs.backends.reference import ReferenceBackend
 from edgegs.bench import ceilings, roofline, roofline_ncu, roofline_plot, roofline_table
 from edgegs.bench.bench import combination, resolve
 from edgegs.bench.ceilings import CHAINS, COPY_BYTES, STEPS, Bench, Ceilings
+from edgegs.bench.counting import Counts, FrameCounts
 from edgegs.bench.roofline import Timing, counters_of, rates, time_stages
 from edgegs.bench.roofline_work import Counters, Work, colour_fp32, work_of
 from edgegs.cli import main
@@ -150,7 +151,15 @@ def test_counts_of_one_splat_by_hand(host):
 
 def counters(**changed):
     common = {"width": 16, "height": 8, "sh_degree": 3, "n_splats": 64, "n_visible": 40, "n_instances": 100}
-    return Counters(**{**common, "n_blocks": 2, "n_listed": 100, "n_lists": 4, **changed})
+    evaluations = {"n_evaluations": 0, "n_reached": 0, "n_scanned": 0}
+    return Counters(**{**common, **evaluations, "n_blocks": 2, "n_listed": 100, "n_lists": 4, **changed})
+
+
+def test_what_predictions_count_too_is_declared_once():
+    assert issubclass(Counters, FrameCounts)
+    assert issubclass(Counts, FrameCounts)
+    own = [set(kind.__annotations__) for kind in (FrameCounts, Counts, Counters)]
+    assert sum(map(len, own)) == len(set.union(*own))
 
 
 @pytest.mark.parametrize(("name", "of_thread", "n_patches"), [("best", 2, 2), ("wide", 4, 1)])
@@ -165,6 +174,17 @@ def test_slots_of_warps_by_hand(name, of_thread, n_patches):
     assert work.shared_loads == 48 * 3
 
 
+@pytest.mark.parametrize(("name", "of_thread", "n_patches"), [("tensor", 2, 2), ("tensor-wide", 4, 1)])
+def test_slots_of_tensor_cores_by_hand(name, of_thread, n_patches):
+    n = counters(n_lists=1, walked=64, picked=40, blended=48)
+    work = work_of(VARIANTS[name], n, warps=True)["rasterize"]
+    # of a pixel and splat: 2^x, two of FP32, half a conversion, four eighths of a product; a load a splat
+    blend = 6 * (8 * (1 + 4 * of_thread) + 13)
+    assert work.slots == blend + 2 * 25 + (40 / 32 + n_patches / 2) * 160 + n_patches * (90 + 60 * of_thread)
+    assert work.exp2 == 48 * 32 * of_thread
+    assert work.shared_loads == 48
+
+
 @pytest.mark.parametrize(("name", "coloured"), [("best", 40), ("fp32-bins-tight-fast-patch8", 64)])
 def test_slots_of_project_by_hand(name, coloured):
     chosen = resolve(name)
@@ -172,7 +192,7 @@ def test_slots_of_project_by_hand(name, coloured):
     slots = work_of(chosen, n, warps=True)["project"].slots
     colour = 70 + 1.5 * colour_fp32(chosen.storage, 3)
     # an instance: 123, and two rows of patches
-    assert slots == pytest.approx((64 * 435 + coloured * colour + 100 * (123 + 2 * 52)) / 32)
+    assert slots == pytest.approx((64 * 435 + coloured * colour + 100 * (123 + 2 * 37)) / 32)
 
 
 def test_an_original_frame_by_hand():
@@ -356,8 +376,9 @@ def test_the_document_holds_what_the_table_is_made_of(document, capsys):
     assert said.startswith("ceilings: copy ")
     for word in ("best; ", "baseline; ", "60 splats, 40x30", "rasterize", "ms in all", "bound by"):
         assert word in said
-    assert main(["roofline", "--from", str(document), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == content
+    for source in (document, document.parent):
+        assert main(["roofline", "--from", str(source), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == content
 
 
 def test_the_plot_is_a_picture(document, tmp_path, capsys):
@@ -416,6 +437,7 @@ def test_draw_is_for_a_profiler(kernels, capsys):
         (["--compare-ncu", "/nowhere.csv"], 66, "/nowhere.csv"),
         (["--from", "/nowhere.json"], 66, "/nowhere.json"),
         (["--from", "x.json", "--size", "40x30"], 2, "leave --size out"),
+        (["--from", "."], 66, ".: holds no row.json; name a folder that `edgegs roofline --ledger` wrote"),
         (["--draw", "2", "--json"], 2, "--draw measures nothing"),
         (["--ledger", "/nowhere/row"], 73, "no folder"),
         (["dial", "--view", "x.json:0", "-n", "10", "--backend", "host"], 66, "x.json"),
@@ -431,8 +453,9 @@ def test_wrong_use_is_told(arguments, code, says, capsys, kernels, tmp_path, mon
 def test_other_documents_are_refused(content, tmp_path, capsys):
     path = tmp_path / "row.json"
     path.write_text(content)
-    assert main(["roofline", "--from", str(path)]) == 65
-    assert str(path) in capsys.readouterr().err
+    for source in (path, tmp_path):
+        assert main(["roofline", "--from", str(source)]) == 65
+        assert str(path) in capsys.readouterr().err
 
 
 def test_a_damaged_document_is_told(document, tmp_path, capsys):

@@ -17,7 +17,7 @@ import scenes
 import edgegs.bench.tune
 import edgegs.reload
 import edgegs.tuned
-from edgegs.bench.bench import Sample, choices_of
+from edgegs.bench.bench import BURST, Sample, choices_of, compared_ms
 from edgegs.bench.tune import Row, Tuning, ViewContender, candidates, choose
 from edgegs.cli import main
 from edgegs.cli.tune import choose_cameras, make_job
@@ -25,9 +25,10 @@ from edgegs.config import load_config
 from edgegs.drawing import Show, load_scene, signature
 from edgegs.errors import ConfigError, DeviceError, DeviceLost, UsageError
 from edgegs.frame import STAGES
-from edgegs.kernels.variants import BASELINE, BEST, DEFAULTS, EXACT, ROOFGS, VARIANTS, variant
+from edgegs.kernels.variants import BASELINE, BEST, DEFAULTS, EXACT, ROOFGS, VARIANTS, WIDE, drawable, variant
 from edgegs.pack import PackedScene, quantise
 from edgegs.pack.egs import write_egs
+from edgegs.renderer import Renderer
 from edgegs.scene import Scene, write_ply
 from edgegs.tuned import Answer, Board, find, keep, scene_digest
 
@@ -206,7 +207,7 @@ def test_wrong_errors_are_told(config, value, words):
 
 def test_who_wins():
     def row(name, ms, *views_db, refusal=""):
-        return Row(variant(name), {}, ms, list(views_db), refusal)
+        return Row(variant(name), ms=ms, views_db=list(views_db), refusal=refusal)
 
     inf = float("inf")
     slow, fast = row("baseline", 10.0, inf, inf), row("best", 2.0, 60.0, 55.0)
@@ -217,15 +218,73 @@ def test_who_wins():
     assert choose([slow, fast, row(PACKED, 2.1, 70.0)], 48.9) is fast
     default = row(PACKED, 2.02, 50.0)
     assert choose([slow, fast, default], 48.9, variant(PACKED)) is default, "1 % is noise"
-    default.total_ms = 2.04
+    default.ms = 2.04
     assert choose([slow, fast, default], 48.9, variant(PACKED)) is fast
-    default.total_ms = 2.0
+    default.ms = 2.0
     assert choose([slow, fast, default], 51.0, variant(PACKED)) is fast, "the default misses the bar"
     assert choose([row("exact", float("inf"), refusal="no room"), slow], 48.9) is slow
     with pytest.raises(DeviceError, match="no room"):
         choose([row("exact", 0.0, refusal="no room")], 48.9)
     with pytest.raises(DeviceError):
         choose([row("best", 1.0, float("nan"))], 48.9)
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    """Gives out what a frame takes in a queue, by the raster that draws it: patch16 wins, whatever marks say."""
+    asked, costs = [], {"patch16": 2.0, "patch8": 3.0}
+
+    def queued(self, n_frames):
+        asked.append((self.backend, n_frames))
+        return costs.get(self.variant.raster, 8.0)
+
+    monkeypatch.setattr(Renderer, "queued_ms", queued)
+    return asked
+
+
+def test_a_gpu_is_judged_by_frames_in_a_queue(host, monkeypatch, given, queue):
+    """What marks between the stages of frames that are waited for say is only told."""
+    monkeypatch.setattr(host, "depth", 2)  # as a GPU: works on a frame while another is read
+    given[0].update({"best": 1.0, "wide": 5.0})
+    scene = scenes.cloud(150)
+    cameras = [scenes.camera(40, 30, 30.0) for _ in range(2)]
+    rows = Tuning(host, scene, quantise(scene), cameras).measure([BASELINE, BEST, WIDE], 0, 1)
+    assert [(row.total_ms, row.queued_ms) for row in rows] == [(10.0, 8.0), (1.0, 3.0), (5.0, 2.0)]
+    assert queue == [(host, BURST)] * 6, "once a round, variant and view"
+    chosen = choose(rows, 48.9)
+    assert chosen.variant is WIDE
+    found = edgegs.bench.tune.as_json(rows, chosen, 48.9)
+    assert [row["ratio_to_baseline"] for row in found] == [1.0, 2.6667, 4.0]
+    assert [(row["total_ms"], row["queued_ms"]) for row in found][2] == (5.0, 2.0)
+
+
+def test_a_gpu_s_answer_says_what_was_compared(ply, capsys, host, monkeypatch, given, queue):
+    monkeypatch.setattr(type(host), "depth", 2)
+    given[0]["best"] = 1.0
+    assert main(["tune", ply, "--size", "40x30", "--backend", "host", *QUICK]) == 0
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith("wide "))
+    assert line.split()[1 + len(STAGES) :][:3] == ["10.0", "2.000", "4.00"], "total, queued, ×baseline"
+    document = tuned(capsys, ply, "--size", "40x30", "--backend", "host", *QUICK)
+    answer = document["answer"]
+    assert rows_of(document)[answer["variant"]]["choices"]["raster"] == "patch16"
+    assert (answer["total_ms"], answer["ratio_to_baseline"]) == (2.0, 4.0)
+
+
+def test_a_processor_is_judged_by_its_stages(host, given, queue):
+    given[0]["best"] = 1.0
+    scene = scenes.cloud(150)
+    rows = Tuning(host, scene, quantise(scene), [scenes.camera(40, 30, 30.0)]).measure([BASELINE, BEST, WIDE], 0, 1)
+    assert queue == []
+    assert [(row.ms, row.queued_ms) for row in rows] == [(10.0, None), (1.0, None), (10.0, None)]
+    assert choose(rows, 48.9).variant is BEST
+
+
+def test_queued_and_other_times_are_never_compared():
+    assert compared_ms([2.0, 3.0], [5.0, 1.0]) == [2.0, 3.0]
+    assert compared_ms([2.0, None], [5.0, 1.0]) == [5.0, 1.0]
+    assert compared_ms([0.0, 3.0], [5.0, 1.0]) == [5.0, 1.0], "a clock too coarse"
+    assert compared_ms([], []) == []
 
 
 def test_a_packed_file_is_both_scenes_and_what_auto_takes_for_it_a_candidate(folder, tmp_path, capsys):
@@ -562,7 +621,8 @@ def test_every_candidate_can_be_named():
     default = variant("packed-split-radius-fast-dual")
     tried = candidates(30, default)
     assert [variant(one.name) for one in tried] == tried
-    assert {*VARIANTS.values(), default} <= set(tried)
+    assert {*drawable(VARIANTS.values(), tensor_cores=False), default} <= set(tried)
+    assert set(candidates(30, default, tensor_cores=True)) - set(tried) == {variant("tensor"), variant("tensor-wide")}
     assert tried[0] is BASELINE
     assert tried[1] is EXACT
     assert len(candidates(48.9, variant("roofgs"))) == len(tried) - 2, "not even as the default"

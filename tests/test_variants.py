@@ -14,6 +14,7 @@ from images import assert_meets_bar, psnr
 from edgegs.backends import twin
 from edgegs.backends.reference import KERNELS, ReferenceBackend
 from edgegs.errors import DeviceError
+from edgegs.kernels import variants
 from edgegs.kernels.variants import (
     AXES,
     BASELINE,
@@ -23,6 +24,7 @@ from edgegs.kernels.variants import (
     WIDE,
     combinations,
     depth_bits,
+    gpu_default,
     suits_wide,
     tile_bits,
     variant,
@@ -33,6 +35,7 @@ from edgegs.scene import load
 from edgegs.scene.model import ARRAYS
 
 ALL = [v.name for v in combinations()]
+TENSOR = [v.name for v in combinations(tensor_cores=True) if v.needs_tensor_cores]
 DRAWN_BY = ["host", "host-check-shuffled", pytest.param("cuda", marks=pytest.mark.cuda)]
 NAMED = ["baseline", "exact", "roofgs", "best", "wide"]
 
@@ -66,11 +69,13 @@ def assert_within_bar(name, frame, expected, renderer):
 
 
 @pytest.mark.parametrize("drawn_by", DRAWN_BY)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *TENSOR])
 def test_every_combination_draws_the_cloud(kernels, exact_clouds, name, drawn_by):
     scene, camera, exact = exact_clouds
     expected, reference = exact[variant(name).culling]
     with open_backend(drawn_by) as backend:
+        if name in TENSOR and not backend.has_tensor_cores:
+            pytest.skip("no tensor cores")
         renderer = Renderer(backend, scene, camera.width, camera.height, name, keep_float=True)
         frame = renderer.render(camera)
         again = renderer.render(camera)
@@ -298,9 +303,10 @@ def test_names_of_variants():
     assert BASELINE.entries["project"] == "project_fp32_radius"
     # two storages, three keys of tiles, two cullings, three exponentials, two rasters; and the bins
     assert len(ALL) == len(set(ALL)) == 2 * 3 * 2 * 3 * 2 + 2 * 2
+    assert len(TENSOR) == 2 * 2
     assert LADDER[0] is BASELINE
     assert ROOFGS in LADDER
-    assert LADDER[-2:] == (BEST, WIDE)
+    assert LADDER[-4:] == (BEST, WIDE, variants.TENSOR, variants.TENSOR_WIDE)
     assert (BEST.bin_size, WIDE.bin_size, BASELINE.bin_size) == (32, 64, 0)
     for before, after in zip(LADDER, LADDER[1:]):
         assert before.entries != after.entries
@@ -337,6 +343,9 @@ def test_auto_takes_the_wide_bins_where_a_multiprocessor_has_many_pixels():
     assert not suits_wide(742_000, 863, 480, nano), "its lists would be too long"
     assert variant("auto", "cuda") is BEST
     assert variant("auto", "cuda", prefers_wide=True) is WIDE
+    assert variant("auto", "cuda", tensor_cores=True) is variants.TENSOR
+    assert variant("auto", "cuda", prefers_wide=True, tensor_cores=True) is variants.TENSOR_WIDE
+    assert gpu_default(1_000_000, 3840, 2160, 132, tensor_cores=True) is variants.TENSOR_WIDE
     for prefers_wide in (False, True):
         on_host = variant("auto", "host", prefers_wide=prefers_wide)
         assert [getattr(on_host, axis) for axis in AXES] == ["fp32", "bins", "tight", "fast", "patch8"]
@@ -344,7 +353,9 @@ def test_auto_takes_the_wide_bins_where_a_multiprocessor_has_many_pixels():
     assert variant("auto", "reference", is_packed=True).name == "packed-split-tight-exact-dual"
 
 
-def test_every_entry_has_a_twin(host):
-    of_frames = {kernel for kernel in host.kernels() if not kernel.startswith("ceiling_")}
+def test_every_entry_has_a_twin(host, kernels):
+    with open_backend("host-check") as backend:
+        of_frames = {kernel for kernel in backend.kernels() if not kernel.startswith("ceiling_")}
     assert set(KERNELS) == of_frames
-    assert {entry for v in combinations() for entry in v.entries.values()} <= of_frames
+    assert {entry for v in combinations(tensor_cores=True) for entry in v.entries.values()} <= of_frames
+    assert of_frames - set(host.kernels()) == {"rasterize_tensor8_fast", "rasterize_tensor16_fast"}

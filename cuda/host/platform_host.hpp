@@ -95,6 +95,7 @@ template <typename T> DEVICE T warp_shuffle(T value, int) { return value; }
 #endif
 
 DEVICE int count_bits(uint32 bits) { return __builtin_popcount(bits); }
+DEVICE uint32 low_bits(uint32 n) { return uint32((1ull << n) - 1u); }
 DEVICE int lowest_bit(uint32 bits) { return __builtin_ctz(bits); }
 DEVICE uint32 float_bits(float value) {
     uint32 bits;
@@ -134,6 +135,46 @@ DEVICE uint16 half_from_float(float value) {
     return uint16(sign | ((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13)); // to nearest, even
 #endif
 }
+// Two halves in a word, the first in its low bits.
+DEVICE uint32 halves_from_floats(float first, float second) {
+    return half_from_float(first) | uint32(half_from_float(second)) << 16;
+}
+DEVICE float float_of_halves(uint32 halves, int which) { return float_from_half(uint16(halves >> 16 * which)); }
+// Without the digits that a half has no room for.
+DEVICE float cut_to_half(float value) {
+    const uint32 bits = float_bits(value) & 0xffffe000u;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+#ifdef EDGEGS_HOST_CHECK
+#define HAS_TENSOR_CORES
+// The warp's product of matrices, piece by piece: N_WORDS pairs of halves of a row and of a column stand in each lane of
+// four. See platform.cuh for who holds what.
+template <int N_WORDS>
+DEVICE void multiply_halves(float (&sums)[4], const uint32 (&upper)[N_WORDS], const uint32 (&lower)[N_WORDS],
+                            const uint32 (&b)[N_WORDS]) {
+    const int quad = lane_rank() / 4 * 4, column = lane_rank() % 4 * 2;
+    for (int word = 0; word < N_WORDS; ++word) {
+        for (int part = 0; part < 4; ++part) {
+            const uint32 rows[2] = {warp_shuffle(upper[word], quad + part), warp_shuffle(lower[word], quad + part)};
+            const uint32 first = warp_shuffle(b[word], column * 4 + part);
+            const uint32 second = warp_shuffle(b[word], column * 4 + 4 + part);
+            for (int i = 0; i < 2; ++i) {
+                for (int row = 0; row < 2; ++row) {
+                    sums[2 * row + 0] += float_of_halves(rows[row], i) * float_of_halves(first, i);
+                    sums[2 * row + 1] += float_of_halves(rows[row], i) * float_of_halves(second, i);
+                }
+            }
+        }
+    }
+}
+DEVICE void multiply_halves_8(float (&sums)[4], uint32 upper, uint32 lower, uint32 b) {
+    multiply_halves<1>(sums, {upper}, {lower}, {b});
+}
+DEVICE void multiply_halves_16(float (&sums)[4], const uint32 (&a)[4], const uint32 *b) {
+    multiply_halves<2>(sums, {a[0], a[2]}, {a[1], a[3]}, {b[0], b[1]});
+}
+#endif
 DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE float add(float a, float b) { return a + b; }
 DEVICE float log_2(float value) { return __builtin_log2f(value); }

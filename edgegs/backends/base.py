@@ -61,6 +61,8 @@ class Backend(abc.ABC):
     n_blocks: int
     #: frames worth having under way at once: 1 where launching waits, 2 where the device works by itself
     depth: int = 1
+    #: whether the image in use has the kernels for tensor cores
+    has_tensor_cores: bool = False
 
     @abc.abstractmethod
     def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:

@@ -33,6 +33,7 @@ THREADS = {
     "project": "PROJECT_THREADS",
     "duplicate": "DUPLICATE_THREADS",
     "lists_fill": "FILL_THREADS",
+    "lists_sort_few": "FEW_LISTS_THREADS",
     "lists_sort": "LIST_THREADS",
     "sort_compact": "DUPLICATE_THREADS",
     "sort": "SORT_THREADS",
@@ -40,6 +41,7 @@ THREADS = {
     "rasterize_block": "RASTERIZE_THREADS",
     "rasterize_dual": "DUAL_THREADS",
     "rasterize_patch": "PATCH_THREADS",
+    "rasterize_tensor": "PATCH_THREADS",
     "count_patch": "PATCH_THREADS",
     "score": "RASTERIZE_THREADS",
     "ceiling": "CEILING_THREADS",
@@ -96,6 +98,7 @@ class CudaBackend(StructBackend):
             self.pci_bus_id = str(device.pci_bus_id())
             self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
             self._module, self.image = self._load(image)
+            self.has_tensor_cores = self._has("rasterize_tensor8_fast")
             attribute = driver.device_attribute
             self.n_blocks = BLOCKS_PER_MULTIPROCESSOR * device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
             self._compute, self._copy = driver.Stream(), driver.Stream()
@@ -118,6 +121,13 @@ class CudaBackend(StructBackend):
         why = "; ".join(refusals) or "none is built for it"
         build = f"run `edgegs kernels build --arch {capability}`"
         raise DeviceError(f"no kernel image runs on this GPU ({capability}): {why}; {build}")
+
+    def _has(self, kernel: str) -> bool:
+        try:
+            self._module.get_function(kernel)
+        except driver.LogicError:  # an image for earlier GPUs leaves some out
+            return False
+        return True
 
     def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
         shape = tuple(int(n) for n in shape)

@@ -71,6 +71,7 @@ class HostBackend(StructBackend):
             raise DeviceError(f"{n_threads} threads cannot be started here; ask for fewer (render.threads, --threads)")
         self.device = "{}, {} thread{}".format(processor(), n_threads, "" if n_threads == 1 else "s")
         self.image = path.name
+        self.has_tensor_cores = arch != "host"  # the checking builds take them to pieces
         # a few shares a thread: enough to balance, few enough that their tables stay small
         self.n_blocks = min(8 * n_threads, MAX_BLOCKS)
 

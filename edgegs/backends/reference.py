@@ -26,6 +26,7 @@ def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
         "duplicate_count": twin.duplicate_count,
         "lists_fill": twin_bins.fill_lists,
         "lists_sort": twin_bins.sort_lists,
+        "lists_sort_few": twin_bins.sort_lists,
         "score_exact": twin.score,
     }
     for storage in AXES["storage"]:
@@ -45,7 +46,8 @@ def _kernels() -> Dict[str, Callable[[SimpleNamespace], None]]:
     for raster in AXES["raster"]:
         if raster in BIN_SIZES:
             kernels[f"rasterize_{raster}_fast"] = twin_bins.rasterize_patches
-            kernels[f"count_{raster}"] = twin_bins.count_patches
+            if raster.startswith("patch"):
+                kernels[f"count_{raster}"] = twin_bins.count_patches
             continue
         for exponential in AXES["exponential"]:
             kernels[f"rasterize_{raster}_{exponential}"] = twin.rasterize  # they differ in arithmetic alone
@@ -80,6 +82,7 @@ class ReferenceBackend(Backend):
     device = "NumPy " + np.__version__
     image = "edgegs/backends/twin.py"
     n_blocks = 1
+    has_tensor_cores = True
 
     def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:
         dtype = np.float64 if np.dtype(dtype).kind == "f" else dtype

@@ -127,10 +127,12 @@ def project_bins(p: SimpleNamespace, storage: str) -> None:
 
 
 def fill_lists(p: SimpleNamespace) -> None:
-    """The instances that touch a patch, bin by bin."""
+    """The instances that touch a patch, bin by bin; the bins, the longest lists first."""
     emitted = p.bin_instances[: min(int(p.n_instances[0]), p.instance_capacity)]
     touching = emitted[emitted[:, 2] != 0]
     p.list_entries[: len(touching)] = touching[np.argsort(touching[:, 3], kind="stable")]
+    n_bins = p.n_bins_x * p.n_bins_y
+    p.bin_order[:n_bins] = np.argsort(-np.diff(p.bin_starts[: n_bins + 1].astype(np.int64)), kind="stable")
 
 
 def sort_lists(p: SimpleNamespace) -> None:

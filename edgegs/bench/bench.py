@@ -97,10 +97,26 @@ class _Metered:
         self.n_bytes -= buffer.n_bytes
 
 
-class VariantContender(Contender):
-    """One variant of the pipeline on one backend, which stays the caller's to close."""
+class RendererContender(Contender):
+    """A renderer of ours, which ``__init__`` makes, and its last picture, which ``draw`` keeps."""
 
     kind = "variant"
+    _renderer: Renderer
+    _image: np.ndarray
+
+    def queued_ms(self, n_frames: int) -> Optional[float]:
+        """None where the backend works on one frame at a time: its stages' times are as good."""
+        return self._renderer.queued_ms(n_frames) if self._renderer.backend.depth > 1 else None
+
+    def picture(self) -> np.ndarray:
+        return self._image
+
+    def close(self) -> None:
+        self._renderer.close()
+
+
+class VariantContender(RendererContender):
+    """One variant of the pipeline on one backend, which stays the caller's to close."""
 
     def __init__(self, backend: Backend, scene: Scene, camera: Camera, chosen: Variant) -> None:
         self.name = chosen.name
@@ -113,7 +129,6 @@ class VariantContender(Contender):
             self._renderer = Renderer(meter, scene, camera.width, camera.height, combination(chosen))
         except DeviceError as error:
             raise DeviceError(f"{self.name}: {error}") from None
-        self._image = np.zeros((0, 0, 3), np.uint8)
 
     def draw(self) -> Sample:
         try:
@@ -138,14 +153,12 @@ class VariantContender(Contender):
         # from the first picture on: filling the pipeline is no part of its rate
         return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
 
-    def queued_ms(self, n_frames: int) -> Optional[float]:
-        return self._renderer.queued_ms(n_frames) if self.in_flight > 1 else None
 
-    def picture(self) -> np.ndarray:
-        return self._image
-
-    def close(self) -> None:
-        self._renderer.close()
+def compared_ms(queued: Sequence[Optional[float]], total: Sequence[float]) -> List[float]:
+    """The milliseconds a frame by which contenders are compared: in a queue that nobody reads where that is known of
+    all of them, else all stages together."""
+    known = [ms for ms in queued if ms]
+    return known if len(known) == len(total) else list(total)
 
 
 @dataclass
@@ -198,9 +211,9 @@ def measure(
     return measurements
 
 
-def resolve(name: str, backend: str = "host") -> Variant:
+def resolve(name: str, backend: str = "host", prefers_wide: bool = False, tensor_cores: bool = False) -> Variant:
     """The variant of that name: a rung of the ladder, a named one, a combination of choices, or ``auto``
-    (the backend's default).
+    (the backend's default; see ``edgegs.kernels.variants.variant``).
 
     Raises:
         DeviceError: there is none.
@@ -208,7 +221,7 @@ def resolve(name: str, backend: str = "host") -> Variant:
     for rung in LADDER:
         if rung.name == name:
             return rung
-    return variant(name, backend)
+    return variant(name, backend, False, prefers_wide, tensor_cores)
 
 
 def arranged(scene: Scene) -> Scene:

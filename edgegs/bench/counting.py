@@ -10,7 +10,7 @@ import numpy as np
 from edgegs.backends.base import Backend
 from edgegs.camera import Camera
 from edgegs.kernels.headers import constants
-from edgegs.kernels.variants import Variant
+from edgegs.kernels.variants import BIN_SIZES, Variant
 from edgegs.pack import AnyScene
 from edgegs.renderer import Renderer
 from edgegs.room import TILE
@@ -19,7 +19,7 @@ C = constants()
 #: Pixels of a tile's row of 16 that one warp works on until all its pixels are finished, as rows.
 WARP_ROWS = {"block": 32 // TILE, "dual": 2 * 32 // TILE}
 #: Pixels of one warp's patch.
-PATCH_PIXELS = {"patch8": 8 * int(C["PATCH_HEIGHT"]), "patch16": 16 * int(C["PATCH_HEIGHT"])}
+PATCH_PIXELS = {raster: side // int(C["BIN_COLUMNS"]) * int(C["PATCH_HEIGHT"]) for raster, side in BIN_SIZES.items()}
 #: Pairs of pixel and splat that are looked at, at most; beyond, every k-th tile stands for the others. Half a second.
 MAX_LOOKED_AT = 1 << 24
 #: Lists longer than the sort's shared memory are sorted a range at a time, which holds at least half of it.
@@ -28,21 +28,15 @@ _STEP = 64
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What one frame takes.
+class FrameCounts:
+    """What is counted of a frame whatever for: by ``count_frame`` and for the roofline.
 
     Attributes:
+        width, height: pixels. sh_degree: drawn.
         n_splats, n_visible, n_instances: exact; see ``Frame``. Of key ``bins``, instances are of bins.
         n_evaluations: pixels that warps evaluate splats at, finished ones of a busy warp included.
         n_reached: those of evaluations where a pixel of the warp is drawn at: elsewhere a branch leaves the loop early.
-        n_evaluations_max: evaluations if no pixel ever finished, and no splat was left out before.
-        n_tiles, n_tiles_counted: with a splat in them; how many of those ``n_evaluations`` was counted in. Of key
-            ``bins``: bins with a splat, all of them.
-        n_busy, n_patches, n_entries, n_walked, n_picked: of key ``bins``: rows of 32 splats with a visible one, which a
-            warp projects; patches of the picture; splats in the lists; list entries that patches looked at; splats that
-            they staged.
-        n_sorted, n_scanned: of key ``bins``: ranges of lists that are sorted at a time, and entries that are looked
-            through to find those of lists longer than one range, at most.
+        n_scanned: of key ``bins``: entries that are looked through to split lists longer than shared memory, at most.
     """
 
     width: int
@@ -53,6 +47,23 @@ class Counts:
     n_instances: int
     n_evaluations: int
     n_reached: int
+    n_scanned: int
+
+
+@dataclass(frozen=True)
+class Counts(FrameCounts):
+    """What one frame takes, for predictions.
+
+    Attributes:
+        n_evaluations_max: evaluations if no pixel ever finished, and no splat was left out before.
+        n_tiles, n_tiles_counted: with a splat in them; how many of those ``n_evaluations`` was counted in. Of key
+            ``bins``: bins with a splat, all of them.
+        n_busy, n_patches, n_entries, n_walked, n_picked: of key ``bins``: rows of 32 splats with a visible one, which a
+            warp projects; patches of the picture; splats in the lists; list entries that patches looked at; splats that
+            they staged.
+        n_sorted: of key ``bins``: ranges of lists that are sorted at a time.
+    """
+
     n_evaluations_max: int
     n_tiles: int
     n_tiles_counted: int
@@ -62,7 +73,6 @@ class Counts:
     n_walked: int = 0
     n_picked: int = 0
     n_sorted: int = 0
-    n_scanned: int = 0
 
 
 def count_frame(backend: Backend, scene: AnyScene, variant: Variant, camera: Camera) -> Counts:
@@ -110,11 +120,15 @@ def _of_bins(renderer: Renderer) -> Dict[str, int]:
 def list_ranges(sizes: np.ndarray) -> Tuple[int, int]:
     """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
 
-    A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here.
+    A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here. One longer than two
+    of it is dealt first, in three looks at each entry.
     """
+    is_dealt = sizes > 2 * LIST_CAPACITY
     ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
+    ranges = np.where(is_dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
     ranges = np.where(sizes > 0, ranges, 0)
-    return int(ranges.sum()), int((ranges * sizes)[sizes > LIST_CAPACITY].sum())
+    looks = np.where(is_dealt, 3, ranges)
+    return int(ranges.sum()), int((looks * sizes)[sizes > LIST_CAPACITY].sum())
 
 
 def _evaluations(renderer: Renderer, raster: str) -> Dict[str, int]:
@@ -139,6 +153,7 @@ def _evaluations(renderer: Renderer, raster: str) -> Dict[str, int]:
     return {
         "n_evaluations": round(total * scale),
         "n_reached": round(reached * scale),
+        "n_scanned": 0,
         "n_evaluations_max": most,
         "n_tiles": len(tiles),
         "n_tiles_counted": len(looked_at),

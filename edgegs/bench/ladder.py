@@ -24,7 +24,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from edgegs.bench.bench import Measurement, combination, compare, twin_picture
+from edgegs.bench.bench import Measurement, combination, compare, compared_ms, twin_picture
 from edgegs.camera import Camera
 from edgegs.frame import STAGES
 from edgegs.kernels.variants import BASELINE, LADDER
@@ -113,10 +113,8 @@ def _over(a: float, b: float) -> Optional[float]:
 def _ratio(other: Optional[Row], row: Row) -> Optional[float]:
     if other is None:
         return None
-    if other["queued_ms"] and row["queued_ms"]:
-        ratio = _over(other["queued_ms"]["p50"], row["queued_ms"]["p50"])
-    else:
-        ratio = _over(other["total_ms"], row["total_ms"])
+    queued = [one["queued_ms"]["p50"] if one["queued_ms"] else None for one in (other, row)]
+    ratio = _over(*compared_ms(queued, [other["total_ms"], row["total_ms"]]))
     return None if ratio is None else round(ratio, 4)
 
 

@@ -8,6 +8,7 @@ reset by later ones is the difference of two such sequences, with and without it
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -126,12 +127,11 @@ def counters_of(
     common = {
         "width": renderer.width, "height": renderer.height, "sh_degree": sh_degree, "n_splats": renderer.n_splats,
         "n_visible": n_visible, "n_instances": n_instances, "n_blocks": renderer.backend.n_blocks,
+        "n_evaluations": evaluations[0], "n_reached": evaluations[1],
     }  # fmt: skip
     if renderer.variant.key != "bins":
         starts = renderer.read("tile_starts")
-        n_evaluations, n_reached = evaluations
-        lists = {"n_listed": int(starts[-1]), "n_lists": len(starts) - 1}
-        return Counters(**common, **lists, n_evaluations=n_evaluations, n_reached=n_reached)
+        return Counters(**common, n_listed=int(starts[-1]), n_lists=len(starts) - 1, n_scanned=0)
     starts = renderer.read("bin_starts").astype(np.int64)
     n_listed = int(starts[-1])
     masks = renderer.read("list_masks")[:n_listed]
@@ -243,7 +243,7 @@ def make_row(
         "height": n.height,
         "name": variant.name,
         "choices": choices_of(variant),
-        "counters": n.as_dict(),
+        "counters": asdict(n),
         "stages": stages,
         "total_ms": round(sum(timing.ms for timing in timings.values()), 5),
     }

@@ -10,9 +10,10 @@ The terms below were counted from the sources, and held against nvcc's code for 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, NamedTuple, Optional
+from dataclasses import dataclass
+from typing import Dict, NamedTuple, Optional
 
+from edgegs.bench.counting import FrameCounts
 from edgegs.kernels.headers import constants
 from edgegs.kernels.variants import Variant, digit_plan
 from edgegs.pack.upload import splat_bytes
@@ -52,7 +53,7 @@ BIN_OF_ELLIPSE, ROW_OF_PATCHES = 17, 19
 #: colour: 70 and half as much again as its FP32.
 PROJECT_SLOTS, COLOUR_SLOTS = 435, 70
 #: Of 32 instances: search for the owner 45, the ellipse from shared memory 56, the store 22; and each row of patches.
-INSTANCE_SLOTS, ROW_SLOTS = 123, 52
+INSTANCE_SLOTS, ROW_SLOTS = 123, 37
 #: fill_lists, of 32 instances: counting 15, placing 25.
 FILL_SLOTS = 40
 #: sort_lists, of 32 entries: to shared memory 16, nearest and farthest 10, bucket and rank 16, place 14, and the loop
@@ -70,6 +71,9 @@ BLEND_LOADS = 3
 STEP_SLOTS = 13
 #: A row of 32 list entries: mask, vote and queue.
 WALK_SLOTS = 25
+#: tensor.cuh, a pixel and splat: the weight and the transmittance, and with 2^x, half of a conversion, an eighth of a
+#: product for the polynomials and for each half of the colours; loads of a splat; a batch.
+TENSOR_PIXEL_FP32, TENSOR_PIXEL_SLOTS, TENSOR_LOADS, TENSOR_FOLD_SLOTS = 2, 2 + 1 + 1 / 2 + 4 / 8, 1, 160
 #: fold_record: FP32 of a lane; and a batch of 32 with its queue, loads and stores.
 FOLD_FP32, FOLD_SLOTS = 17, 90
 #: A warp's start and end: the layout 90, and each of a thread's pixels written.
@@ -89,40 +93,24 @@ STAGE_FP32 = {"block": 3, "dual": 16}
 
 
 @dataclass(frozen=True)
-class Counters:
-    """What one frame took, exact but where it says so.
+class Counters(FrameCounts):
+    """What one frame took, measured; evaluations are 0 for key ``bins``, whose kernels count what they blend.
 
     Attributes:
-        width, height: pixels. sh_degree: drawn.
-        n_splats, n_visible, n_instances: see ``Frame``.
         n_blocks: of a partitioned launch.
         n_listed: instances in the lists of bins or tiles: of bins those whose mask is not empty.
         n_lists: bins or tiles.
         n_rows: key bins: rows of patches with a patch of an entry's mask, over all entries.
-        n_scanned: key bins: entries looked at to split lists longer than shared memory, about.
         walked, picked, blended: key bins: ``Renderer.patch_counts``.
-        n_evaluations, n_reached: other keys: pixels times splats that warps evaluate, and that come to be blended.
     """
 
-    width: int
-    height: int
-    sh_degree: int
-    n_splats: int
-    n_visible: int
-    n_instances: int
     n_blocks: int
     n_listed: int
     n_lists: int
     n_rows: int = 0
-    n_scanned: int = 0
     walked: int = 0
     picked: int = 0
     blended: int = 0
-    n_evaluations: int = 0
-    n_reached: int = 0
-
-    def as_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 class Work(NamedTuple):
@@ -183,25 +171,29 @@ def _of_bins(variant: Variant, n: Counters) -> Dict[str, Work]:
         "duplicate": Work(fill, 0, 0, instances / WARP * FILL_SLOTS),
         # bucket_of, three times: key times scale
         "sort": Work(sort, 3 * entries, 0, sort_slots),
-        "rasterize": _of_patches(variant.raster, n),
+        "rasterize": _of_patches(variant, n),
     }
 
 
-def _of_patches(raster: str, n: Counters) -> Work:
-    width = 16 if raster == "patch16" else 8
+def _of_patches(variant: Variant, n: Counters) -> Work:
+    width = variant.bin_size // int(C["BIN_COLUMNS"])
     pixels = width * PATCH_HEIGHT
     of_thread = pixels // WARP
     # masks that are walked, splats that are picked: each once, though many patches do
     moved = WORD * (min(n.walked, n.n_listed) + min(n.picked, n.n_listed)) + RECORD * min(n.picked, n.n_visible)
     moved += WORD * (n.n_lists + 1) + PIXEL * n.width * n.height
-    blend = SPLAT_FP32 + PAIR_FP32 * of_thread // 2
+    blend, fold, loads = SPLAT_FP32 + PAIR_FP32 * of_thread // 2, FOLD_SLOTS, BLEND_LOADS
+    blend_slots: float = blend + of_thread + BLEND_LOADS
+    if variant.needs_tensor_cores:
+        blend, fold, loads = TENSOR_PIXEL_FP32 * of_thread, TENSOR_FOLD_SLOTS, TENSOR_LOADS
+        blend_slots = TENSOR_LOADS + TENSOR_PIXEL_SLOTS * of_thread
     fp32 = n.blended * blend * WARP + n.picked * FOLD_FP32 + n.width * n.height * WRITE_FP32
     n_patches = -(-n.width // width) * -(-n.height // PATCH_HEIGHT)
-    slots = n.blended * (blend + of_thread + BLEND_LOADS + STEP_SLOTS / STOP_EVERY)
+    slots = n.blended * (blend_slots + STEP_SLOTS / STOP_EVERY)
     # the last batch of a patch is a half, on average
-    slots += (n.walked * WALK_SLOTS + (n.picked + n_patches * WARP / 2) * FOLD_SLOTS) / WARP
+    slots += (n.walked * WALK_SLOTS + (n.picked + n_patches * WARP / 2) * fold) / WARP
     slots += n_patches * (PATCH_SLOTS + of_thread * PIXEL_SLOTS)
-    return Work(moved, fp32, n.blended * pixels, slots, n.blended * BLEND_LOADS)
+    return Work(moved, fp32, n.blended * pixels, slots, n.blended * loads)
 
 
 def _of_tiles(variant: Variant, n: Counters) -> Dict[str, Work]:

@@ -1,8 +1,8 @@
 """Which variant draws a scene fastest on this board, among those whose pictures are good enough.
 
-All are measured side by side (see ``bench``), from several views. What counts is a frame's time on what draws, all
-stages together: the median of each view, and the mean of those over the views. Pictures are compared with those of the
-exact pipeline, and the worst view decides.
+All are measured side by side (see ``bench``), from several views. What counts is a frame's time on what draws, as
+``bench`` compares it (``compared_ms``): the median of each view, and the mean of those over the views. Pictures are
+compared with those of the exact pipeline, and the worst view decides.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import numpy as np
 
 from edgegs.backends.base import Backend
-from edgegs.bench.bench import TURN, Contender, Sample, choices_of, combination, compare, measure
+from edgegs.bench.bench import (
+    TURN,
+    RendererContender,
+    Sample,
+    choices_of,
+    combination,
+    compare,
+    compared_ms,
+    measure,
+)
 from edgegs.bench.ladder import milliseconds, unique
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError, DeviceLost, UsageError
 from edgegs.frame import STAGES
-from edgegs.kernels.variants import BASELINE, EXACT, VARIANTS, Variant, variant
+from edgegs.kernels.variants import BASELINE, EXACT, VARIANTS, Variant, drawable, variant
 from edgegs.pack import AnyScene, PackedScene
 from edgegs.renderer import Renderer
 from edgegs.tuned import allows_bits
@@ -48,6 +57,8 @@ class Row:
     Attributes:
         stage_ms: stage -> the mean over the views of the median.
         total_ms: of all stages, likewise.
+        queued_ms: of the device a frame, of frames in a row that nobody reads, likewise; None where that is not known.
+        ms: by which it is compared with the others, one of both.
         views_db: PSNR of each view to the exact picture; infinite where no pixel differs.
         refusal: why it could not be drawn; "" where it could.
     """
@@ -55,6 +66,8 @@ class Row:
     variant: Variant
     stage_ms: Dict[str, float] = field(default_factory=dict)
     total_ms: float = math.inf
+    queued_ms: Optional[float] = None
+    ms: float = math.inf
     views_db: List[float] = field(default_factory=list)
     refusal: str = ""
 
@@ -64,40 +77,32 @@ class Row:
         return min(self.views_db) if self.views_db else -math.inf
 
 
-class ViewContender(Contender):
+class ViewContender(RendererContender):
     """One variant, drawn through the camera that it is told to look through."""
-
-    kind = "variant"
 
     def __init__(
         self, backend: Backend, scene: AnyScene, camera: Camera, chosen: Variant, background: Sequence[float]
     ) -> None:
         self.name, self.choices, self.camera = chosen.name, choices_of(chosen), camera
         self._renderer = Renderer(backend, scene, camera.width, camera.height, combination(chosen), background)
-        self._image = np.zeros((0, 0, 3), np.uint8)
 
     def draw(self) -> Sample:
         frame = self._renderer.render(self.camera)
         self._image, self.n_visible = frame.image, frame.n_visible
         return Sample(frame.stage_ms, sum(frame.stage_ms.values()), frame.frame_ms)
 
-    def picture(self) -> np.ndarray:
-        return self._image
 
-    def close(self) -> None:
-        self._renderer.close()
-
-
-def candidates(min_psnr_db: float, default: Variant) -> List[Variant]:
+def candidates(min_psnr_db: float, default: Variant, tensor_cores: bool = False) -> List[Variant]:
     """What is tried, the exact ones first.
 
     Args:
         min_psnr_db: what pictures have to keep to.
         default: what ``auto`` takes where nothing is remembered.
+        tensor_cores: whether the backend has them.
     """
     named = [BASELINE, EXACT, *VARIANTS.values(), *(variant(name) for name in COMBINATIONS), default]
     has_bits = allows_bits(min_psnr_db)
-    return unique([one for one in named if has_bits or one.exponential != "bits"])
+    return unique([one for one in drawable(named, tensor_cores) if has_bits or one.exponential != "bits"])
 
 
 class Tuning:
@@ -159,6 +164,9 @@ class Tuning:
                 if contenders:
                     self._time(together, contenders, warmup, repeats, progress)
             waiting = later
+        drawn = [row for row in rows if not row.refusal]
+        for row, ms in zip(drawn, compared_ms([row.queued_ms for row in drawn], [row.total_ms for row in drawn])):
+            row.ms = ms
         return rows
 
     def _open(self, row: Row, stack: ExitStack) -> ViewContender:
@@ -203,6 +211,7 @@ class Tuning:
     ) -> None:
         n_views, n_rounds = len(self._cameras), -(-repeats // TURN)
         totals: List[List[float]] = [[] for _ in rows]
+        queued: List[List[float]] = [[] for _ in rows]
         stages: List[List[Dict[str, float]]] = [[] for _ in rows]
         for view, camera in enumerate(self._cameras):
             for contender in contenders:
@@ -215,11 +224,14 @@ class Tuning:
             for index, measured in enumerate(measure(contenders, warmup, repeats, tell)):
                 samples = measured.samples
                 totals[index].append(float(np.median([sample.total_ms for sample in samples])))
+                if measured.queued_ms:
+                    queued[index].append(float(np.median(measured.queued_ms)))
                 stages[index].append(
                     {stage: float(np.median([sample.stage_ms[stage] for sample in samples])) for stage in STAGES}
                 )
         for index, row in enumerate(rows):
             row.total_ms = float(np.mean(totals[index]))
+            row.queued_ms = float(np.mean(queued[index])) if queued[index] else None
             row.stage_ms = {stage: float(np.mean([view[stage] for view in stages[index]])) for stage in STAGES}
 
 
@@ -236,12 +248,12 @@ def choose(rows: Sequence[Row], min_psnr_db: float, default: Optional[Variant] =
     if not good:
         said = next((row.refusal for row in rows if row.refusal), "")
         raise DeviceError(f"no variant can be drawn here{': ' + said if said else ''}")
-    fastest = min(row.total_ms for row in good)
+    fastest = min(row.ms for row in good)
     for row in good:
-        if default is not None and combination(row.variant) == combination(default) and row.total_ms <= GAIN * fastest:
+        if default is not None and combination(row.variant) == combination(default) and row.ms <= GAIN * fastest:
             return row
-    near = [row for row in good if row.total_ms <= TIE * fastest]
-    return max(near, key=lambda row: (row.psnr_db, -row.total_ms))
+    near = [row for row in good if row.ms <= TIE * fastest]
+    return max(near, key=lambda row: (row.psnr_db, -row.ms))
 
 
 def as_json(rows: Sequence[Row], chosen: Row, min_psnr_db: float) -> List[Dict[str, Any]]:
@@ -253,7 +265,8 @@ def as_json(rows: Sequence[Row], chosen: Row, min_psnr_db: float) -> List[Dict[s
             "choices": choices_of(row.variant),
             "stage_ms": {stage: round(ms, 5) for stage, ms in row.stage_ms.items()},
             "total_ms": None if row.refusal else round(row.total_ms, 5),
-            "ratio_to_baseline": None if row.refusal or not base else round(base / row.total_ms, 4),
+            "queued_ms": None if row.queued_ms is None else round(row.queued_ms, 5),
+            "ratio_to_baseline": None if row.refusal or not base else round(base / row.ms, 4),
             "psnr_db": round(row.psnr_db, 2) if math.isfinite(row.psnr_db) else None,
             "is_good": not row.refusal and row.psnr_db >= min_psnr_db,
             "is_chosen": row is chosen,
@@ -265,12 +278,12 @@ def as_json(rows: Sequence[Row], chosen: Row, min_psnr_db: float) -> List[Dict[s
 
 def baseline_ms(rows: Sequence[Row]) -> Optional[float]:
     """What baseline took; None where it could not be drawn."""
-    return next((row.total_ms for row in rows if row.variant == BASELINE and not row.refusal), None)
+    return next((row.ms for row in rows if row.variant == BASELINE and not row.refusal), None)
 
 
 def text_table(document: Dict[str, Any]) -> str:
     """The document of ``edgegs tune`` for a terminal."""
-    head = ["", *STAGES, "total", "×baseline", "PSNR dB", ""]
+    head = ["", *STAGES, "total", "queued", "×baseline", "PSNR dB", ""]
     lines = [head]
     for row in document["rows"]:
         if row["refusal"]:
@@ -284,6 +297,7 @@ def text_table(document: Dict[str, Any]) -> str:
                 row["name"],
                 *(milliseconds(row["stage_ms"][stage]) for stage in STAGES),
                 milliseconds(row["total_ms"]),
+                milliseconds(row["queued_ms"]) if row["queued_ms"] else "",
                 "" if row["ratio_to_baseline"] is None else f"{row['ratio_to_baseline']:.2f}",
                 "exact" if row["name"] == document["reference"] else psnr,
                 ", ".join([*marks, *([verdict] if verdict else [])]),

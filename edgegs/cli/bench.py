@@ -139,7 +139,7 @@ def main(args: argparse.Namespace) -> int:
     backend, why = create(args.backend, args.threads, may_compile=True)
     log.log(severity(args.backend, backend), "%s", why)
     with backend:
-        document, raw = run(args, backend, scene, choose_variants(args, backend.name))
+        document, raw = run(args, backend, scene, choose_variants(args, backend))
     if kept is not None:
         ledger.write(kept, document, raw)
         log.info("wrote %s", kept)
@@ -248,20 +248,25 @@ def _open_peer(
         return None
 
 
-def choose_variants(args: argparse.Namespace, backend: str = "host") -> List[Variant]:
-    """What is measured: baseline, the ladder if asked for, and what --variant names (else the backend's ``auto``)."""
+def choose_variants(args: argparse.Namespace, backend: Optional[Backend] = None) -> List[Variant]:
+    """What is measured: baseline, the ladder if asked for, and what --variant names (else the backend's ``auto``).
+
+    Without a backend only the names are looked at.
+    """
     from edgegs.bench.bench import resolve
     from edgegs.bench.ladder import unique
-    from edgegs.kernels.variants import BASELINE, LADDER
+    from edgegs.kernels.variants import BASELINE, LADDER, drawable
 
+    on, tensor_cores = ("host", False) if backend is None else (backend.name, backend.has_tensor_cores)
+    rungs = drawable(LADDER, tensor_cores) if args.ladder else []
     named = []
     for name in args.variant or ([] if args.ladder else ["auto"]):
         try:
-            named.append(resolve(name, backend))
+            named.append(resolve(name, on, tensor_cores=tensor_cores))
         except DeviceError as error:
             # the message begins with the configuration's key, which means nothing here
             raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
-    return unique([BASELINE, *(LADDER if args.ladder else ()), *named])
+    return unique([BASELINE, *rungs, *named])
 
 
 def choose_scene(args: argparse.Namespace) -> Scene:

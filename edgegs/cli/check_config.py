@@ -40,13 +40,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     """Print ``CONFIG: ok`` (or the effective configuration) and return 0, or the problems and 78."""
-    from edgegs.cli.run import check_variant
     from edgegs.config import effective, load_config
     from edgegs.config.masking import one_line
 
     try:
         config = load_config(args.config, args.overrides)
-        check_variant(config.render.variant, args.config)
     except ConfigError as error:
         # Not through the general handler: each line starts with file:line, so that editors can jump there.
         print(error, file=sys.stderr)

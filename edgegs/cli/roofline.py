@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from edgegs.cli import bench as bench_cli
 from edgegs.cli.options import MAX_THREADS, size, whole
 from edgegs.cli.progress import Progress
-from edgegs.errors import DeviceError, SceneError, UsageError
+from edgegs.errors import DeviceError, InputError, SceneError, UsageError
 
 if TYPE_CHECKING:
     from edgegs.backends.base import Backend
@@ -59,8 +60,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--compare-ncu", type=Path, metavar="FILE.csv", help="print what ncu measured (--csv --page raw) beside it"
     )
     parser.add_argument(
-        "--from", dest="source", type=Path, metavar="FILE.json", help="measure nothing: what --json or --ledger wrote"
-    )
+        "--from", dest="source", type=Path, metavar="FILE.json|FOLDER",
+        help="measure nothing: show what --json or --ledger wrote",
+    )  # fmt: skip
     parser.add_argument("--draw", type=whole(1, 10**6), metavar="N", help="only draw N frames, for a profiler")
     parser.set_defaults(defaults={key: parser.get_default(key) for key in OF_MEASURING})
     return parser
@@ -167,16 +169,17 @@ def choose_variants(
     """What --variant names, else the backend's ``auto`` for that view; without them only the names are looked at."""
     from edgegs.bench.bench import resolve
     from edgegs.bench.ladder import unique
-    from edgegs.kernels.variants import suits_wide, variant
+    from edgegs.kernels.variants import suits_wide
 
-    wide = False
+    wide = tensor_cores = False
     if backend is not None and scene is not None and camera is not None:
         wide = suits_wide(scene.n_splats, camera.width, camera.height, backend.n_blocks)
+        tensor_cores = backend.has_tensor_cores
     on = "host" if backend is None else backend.name
     chosen = []
     for name in args.variant or ["auto"]:
         try:
-            chosen.append(variant(name, on, prefers_wide=wide) if name == "auto" else resolve(name, on))
+            chosen.append(resolve(name, on, wide, tensor_cores))
         except DeviceError as error:
             # the message begins with the configuration's key, which means nothing here
             raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
@@ -186,12 +189,19 @@ def choose_variants(
 def read(path: Path) -> Dict[str, Any]:
     """A document that --json printed or a ledger folder holds.
 
+    Args:
+        path: of the document, or of the folder.
+
     Raises:
         InputError, AccessError: it cannot be read. SceneError (65): it is not one.
     """
-    from edgegs.bench.ledger import SCHEMA
+    from edgegs.bench.ledger import ROW, SCHEMA
     from edgegs.files import read_regular
 
+    if os.path.isdir(path):
+        if os.access(path, os.X_OK) and not os.path.lexists(path / ROW):
+            raise InputError(f"{path}: holds no {ROW}; name a folder that `edgegs roofline --ledger` wrote, or a file")
+        path = path / ROW
     content = read_regular(path, MAX_DOCUMENT_BYTES, "roofline")
     try:
         document = json.loads(content.decode("utf-8"))

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, List
 
 from edgegs.cli.options import bounded, whole
-from edgegs.errors import ConfigError, DeviceLost
+from edgegs.errors import DeviceLost
 
 if TYPE_CHECKING:
     from edgegs.config import Config
@@ -39,10 +39,7 @@ def main(args: argparse.Namespace) -> int:
     from edgegs.config import load_config
 
     def read() -> Config:
-        config = load_config(args.config, args.set)
-        if config.render.variant != "auto":
-            check_variant(config.render.variant, args.config)
-        return config
+        return load_config(args.config, args.set)
 
     config = read()
     from edgegs.daemon import Daemon
@@ -84,14 +81,3 @@ def _from_here(path: str) -> str:
         return os.path.relpath(path)
     except OSError:  # the folder that the run was started in has been deleted
         return path
-
-
-def check_variant(name: str, file: str) -> None:
-    """Refuse a variant that there is not; raises ConfigError."""
-    from edgegs.errors import DeviceError
-    from edgegs.kernels.variants import variant
-
-    try:
-        variant(name)
-    except DeviceError as error:
-        raise ConfigError(f"{file}: {error}") from None

@@ -12,6 +12,7 @@ from typing_extensions import get_args
 
 from edgegs.config.model import Config
 from edgegs.config.tree import Problem, Value, join
+from edgegs.kernels.variants import VARIANTS
 
 Key = Tuple[Union[str, int], ...]
 
@@ -26,6 +27,7 @@ _EXAMPLES = {
 }
 _KINDS = "orbit, fixed, keyframes, cameras_json, udp, mqtt, interactive"
 _ADVICE = {
+    "render.variant": "write auto, or one of {}".format(", ".join(VARIANTS)),
     "render.background": "colours are red, green, blue from 0 to 1, not to 255",
     "camera.path": f"write path: {{kind: orbit}}, or another of {_KINDS}",
     "outputs": 'write a list: outputs: ["mjpeg://127.0.0.1:8080"]',

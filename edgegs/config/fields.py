@@ -23,7 +23,9 @@ from typing_extensions import Annotated
 
 from edgegs.capture.uri import CaptureUri
 from edgegs.capture.uri import parse as parse_capture
+from edgegs.errors import DeviceError
 from edgegs.files import check_path
+from edgegs.kernels.variants import variant
 from edgegs.sinks.uri import OutputUri, UriError, parse
 
 Y_DOWN_UP = (0.0, -1.0, 0.0)  # "up" in a scene whose y axis points down, as 3DGS scenes' do
@@ -77,6 +79,16 @@ def _host(value: str) -> str:
             ipaddress.ip_address(value)
         except ValueError:
             raise problem("is no IP address", "write one such as 192.168.1.5") from None
+    return value
+
+
+def _variant(value: str) -> str:
+    """There has to be one of that name; whether scene and backend suit it is seen where they are known."""
+    try:
+        variant(value)
+    except DeviceError as error:
+        # the report names the key itself
+        raise problem(re.sub(r"^render\.variant: ", "", str(error)), "or write auto") from None
     return value
 
 
@@ -139,6 +151,7 @@ Host = Annotated[str, AfterValidator(_host)]
 XDisplay = Annotated[str, AfterValidator(_x_display)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+VariantName = Annotated[Name, AfterValidator(_variant)]
 
 
 class Section(BaseModel):

@@ -28,6 +28,7 @@ from edgegs.config.fields import (
     Side,
     Source,
     Uri,
+    VariantName,
     XDisplay,
     defaults,
     frozen_list,
@@ -75,7 +76,7 @@ class Camera(Section):
 
 class Render(Section):
     backend: Literal["auto", "cuda", "host", "reference"] = "auto"
-    variant: Name = "auto"
+    variant: VariantName = "auto"
     max_error_db: Optional[Annotated[float, Field(ge=30, le=100)]] = None
     background: Colour = (0.0, 0.0, 0.0)
     target_fps: Fps = 30.0

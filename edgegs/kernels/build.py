@@ -12,10 +12,12 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 from edgegs.errors import DeviceError, UsageError
 from edgegs.kernels.manifest import HOST_ARCHS, Image, is_gpu_arch, source_hash, store, writing
 from edgegs.kernels.toolchains import TOOLCHAINS, HostCompiler, Toolchains, cpu_flags, find_toolchains
-from edgegs.kernels.variants import VARIANTS
+from edgegs.kernels.variants import VARIANTS, drawable
 from edgegs.paths import cache_dir, shipped
 
 #: Built when nothing is asked for: the two GPUs that edgegs is made for, and this machine's processor.
+#: Compute capability, times ten, from which images have kernels for tensor cores (HAS_TENSOR_CORES in platform.cuh).
+TENSOR_CORES_FROM = 80
 DEFAULT_ARCHS = ("host", "sm_53", "sm_89")
 
 
@@ -83,13 +85,19 @@ def _build_gpu(arch: str, kind: str, compilers: Toolchains, folder: Path) -> Out
         except DeviceError as error:
             reasons.append(str(error))
             continue
-        image = Image(f"{arch}.{kind}", arch, kind, list(VARIANTS), compiler.name, compiler.flags(arch, kind), "", "")
+        drawn = _variants(int(arch.partition("_")[2]) >= TENSOR_CORES_FROM)
+        image = Image(f"{arch}.{kind}", arch, kind, drawn, compiler.name, compiler.flags(arch, kind), "", "")
         image.source_hash = source_hash()
         image.entries = compiled.entries
         image.ptxas = compiler.ptxas if kind == "cubin" else ""
         store(folder, image, compiled.image)
         return Outcome(arch, kind, image, "")
     return Outcome(arch, kind, None, _joined(reasons + compilers.missing))
+
+
+def _variants(tensor_cores: bool) -> List[str]:
+    """Names of those that an image draws."""
+    return [one.name for one in drawable(VARIANTS.values(), tensor_cores)]
 
 
 def _joined(reasons: Sequence[str]) -> str:
@@ -109,7 +117,7 @@ def _build_host(arch: str, folder: Path) -> Outcome:
     except DeviceError as error:
         return Outcome(arch, "so", None, str(error))
     flags = compiler.flags(check, sanitize)
-    image = Image(arch + ".so", arch, "so", list(VARIANTS), compiler.name, flags, source_hash(), "")
+    image = Image(arch + ".so", arch, "so", _variants(check), compiler.name, flags, source_hash(), "")
     image.cpu_flags = cpu_flags()
     store(folder, image, content)
     return Outcome(arch, "so", image, "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Dict, List, Tuple
+from typing import Dict, Iterable, List, Tuple
 
 from edgegs.errors import DeviceError
 
@@ -18,13 +18,13 @@ AXES: Dict[str, Tuple[str, ...]] = {
     "key": ("ref64", "packed32", "split", "bins"),
     "culling": ("radius", "tight"),
     "exponential": ("exact", "fast", "bits"),
-    "raster": ("block", "dual", "patch8", "patch16"),
+    "raster": ("block", "dual", "patch8", "patch16", "tensor8", "tensor16"),
 }
 
 #: Bits of a sort key; the lists of ``bins`` are sorted in place of one long array.
 KEY_BITS = {"ref64": 64, "packed32": 32, "split": 16, "bins": 0}
 #: Pixels a side of the coarse bins, by the raster that walks their lists.
-BIN_SIZES = {"patch8": 32, "patch16": 64}
+BIN_SIZES = {"patch8": 32, "patch16": 64, "tensor8": 32, "tensor16": 64}
 #: Most bits of quantised depth: what a float counts exactly.
 MAX_DEPTH_BITS = 24
 
@@ -51,7 +51,8 @@ class Variant:
         """Kernel entry of each kind of launch."""
         entries = {"rasterize": f"rasterize_{self.raster}_{self.exponential}"}
         if self.key == "bins":
-            entries.update(project=f"project_bins_{self.storage}", fill="lists_fill", sort="lists_sort")
+            entries.update(project=f"project_bins_{self.storage}", fill="lists_fill")
+            entries.update(sort="lists_sort", sort_few="lists_sort_few")
             return entries
         entries["ranges"] = f"ranges_{self.key}"
         if self.key == "packed32":
@@ -68,9 +69,19 @@ class Variant:
         return entries
 
     @property
+    def counting_entry(self) -> str:
+        """Key ``bins``: the kernel that counts what its rasterizer does; tensor cores are given the same patches."""
+        return "count_patch{}".format("16" if self.raster.endswith("16") else "8")
+
+    @property
     def bin_size(self) -> int:
         """Pixels a side of key ``bins``' bins; 0 for the other keys."""
         return BIN_SIZES.get(self.raster, 0)
+
+    @property
+    def needs_tensor_cores(self) -> bool:
+        """Whether only GPUs of compute capability 8.0 and later draw it (cuda/tensor.cuh)."""
+        return self.raster.startswith("tensor")
 
     @property
     def is_possible(self) -> bool:
@@ -105,12 +116,17 @@ BASELINE = Variant(
 )
 ROOFGS = Variant("roofgs", "packed", "packed32", "tight", "bits", "dual", "every technique of the RoofGS paper")
 BEST = Variant("best", "packed", "bins", "tight", "fast", "patch8", "lists of coarse bins, a warp a patch: the fastest")
-WIDE = Variant("wide", "packed", "bins", "tight", "fast", "patch16", "the same in bins of 64 pixels: the fastest at 4K")
+WIDE = Variant("wide", "packed", "bins", "tight", "fast", "patch16", "the same in bins of 64 pixels: faster at 4K")
+
+TENSOR = Variant("tensor", "packed", "bins", "tight", "fast", "tensor8", "best, blended by tensor cores")
+TENSOR_WIDE = Variant("tensor-wide", "packed", "bins", "tight", "fast", "tensor16", "wide, blended by tensor cores")
 
 BEST_FP32 = Variant("best-fp32", "fp32", "bins", "tight", "fast", "patch8", "best without packing: for processors")
 EXACT = Variant("exact", "fp32", "split", "tight", "exact", "dual", "the fastest that changes nothing but the culling")
 
-VARIANTS: Dict[str, Variant] = {v.name: v for v in (BASELINE, EXACT, ROOFGS, BEST_FP32, BEST, WIDE)}
+VARIANTS: Dict[str, Variant] = {
+    v.name: v for v in (BASELINE, EXACT, ROOFGS, BEST_FP32, BEST, WIDE, TENSOR, TENSOR_WIDE)
+}
 
 #: What ``auto`` takes where nothing was measured. On GPUs by measurement on sm_90, predicted for others; on the host
 #: packing gains nothing.
@@ -135,6 +151,8 @@ LADDER: Tuple[Variant, ...] = (
     Variant("+split", "packed", "split", "tight", "fast", "dual", "depth sort of splats, then 16-bit tile keys"),
     BEST,
     WIDE,
+    TENSOR,
+    TENSOR_WIDE,
 )
 
 
@@ -148,20 +166,26 @@ def suits_wide(n_splats: int, width: int, height: int, n_blocks: int) -> bool:
     return width * height >= WIDE_PIXELS_A_BLOCK * n_blocks and n_splats <= WIDE_SPLATS_A_BIN * n_bins
 
 
-def gpu_default(n_splats: int, width: int, height: int, n_sms: int) -> Variant:
+def gpu_default(n_splats: int, width: int, height: int, n_sms: int, tensor_cores: bool = False) -> Variant:
     """What ``auto`` takes on a GPU of ``n_sms`` multiprocessors where nothing was measured."""
-    return WIDE if suits_wide(n_splats, width, height, BLOCKS_PER_MULTIPROCESSOR * n_sms) else DEFAULTS["cuda"]
+    wide = suits_wide(n_splats, width, height, BLOCKS_PER_MULTIPROCESSOR * n_sms)
+    return variant("auto", "cuda", prefers_wide=wide, tensor_cores=tensor_cores)
 
 
-def variant(name: str, backend: str = "host", is_packed: bool = False, prefers_wide: bool = False) -> Variant:
+def variant(
+    name: str, backend: str = "host", is_packed: bool = False, prefers_wide: bool = False, tensor_cores: bool = False
+) -> Variant:
     """The variant of that name, or of that combination of choices; ``auto`` is the backend's default.
 
     Args:
         is_packed: the scene is packed already: ``auto`` leaves it so, where it does not matter for speed.
         prefers_wide: ``auto`` on a GPU is ``wide``; see ``suits_wide``.
+        tensor_cores: ``auto`` on a GPU uses them.
     """
     if name == "auto":
         chosen = DEFAULTS[backend]
+        if chosen is BEST and tensor_cores:
+            return TENSOR_WIDE if prefers_wide else TENSOR
         if chosen is BEST and prefers_wide:
             return WIDE
         if is_packed and chosen.storage != "packed":
@@ -184,12 +208,18 @@ def variant(name: str, backend: str = "host", is_packed: bool = False, prefers_w
     raise DeviceError(f"render.variant: no variant {name!r}{hint} (there are: {', '.join(VARIANTS)}, and {axes})")
 
 
-def combinations() -> List[Variant]:
-    """Every combination of the axes' choices."""
+def drawable(variants: Iterable[Variant], tensor_cores: bool) -> List[Variant]:
+    """Those that a device with or without tensor cores can draw."""
+    return [one for one in variants if tensor_cores or not one.needs_tensor_cores]
+
+
+def combinations(tensor_cores: bool = False) -> List[Variant]:
+    """Every combination of the axes' choices; those for tensor cores only if asked for."""
     names = [""]
     for axis in AXES.values():
         names = [f"{name}-{choice}" if name else choice for name in names for choice in axis]
-    return [made for made in (Variant(name, *name.split("-")) for name in names) if made.is_possible]
+    made = (Variant(name, *name.split("-")) for name in names)
+    return drawable((one for one in made if one.is_possible), tensor_cores)
 
 
 def digit_plan(n_bits: int, digit_bits: int) -> Tuple[Tuple[int, int], ...]:

@@ -92,7 +92,8 @@ DEVICE uint32 patches_of_bin(const FrameParams &p, const Ellipse &e, uint32 bin_
     // rounded up and down by adding, and a hair farther out
     const float before = middle + (0.4999f - (width - 1.0f) * per_patch), behind = middle + 0.5001f;
     // half of a row's share of the ellipse, squared: chord + curve d^2, d over its centre
-    const float inverse_xx = e.inverse_xx * (per_patch * per_patch), chord = e.reach * inverse_xx, curve = e.yy * inverse_xx;
+    const float inverse_xx = e.inverse_xx * (per_patch * per_patch);
+    const float chord = e.reach * inverse_xx, curve = e.yy * inverse_xx;
     // the rows of patches within the box
     const float first = clamp(round_down((-e.half_height - top) * (1.0f / PATCH_HEIGHT)), 0.0f, n_rows);
     const float last = clamp(round_down((e.half_height - top) * (1.0f / PATCH_HEIGHT)), -1.0f, n_rows - 1.0f);
@@ -139,9 +140,6 @@ DEVICE uint32 project_record(const FrameParams &p, uint32 splat, SplatRecord &re
     return n_bins;
 }
 
-// instance_ticket counts instances in its low bits, visible splats above.
-constexpr int VISIBLE_SHIFT = 36;
-
 // The last block to finish turns the bins' counts into the starts of their lists, and clears them to count again.
 template <int THREADS> DEVICE void lay_out_lists(const FrameParams &p, SumShared<uint32, THREADS> &shared) {
     constexpr int EACH = 4; // loads that wait together
@@ -168,15 +166,15 @@ template <int THREADS> DEVICE void lay_out_lists(const FrameParams &p, SumShared
     }
     if (thread_rank() == 0) {
         p.bin_starts[n_bins] = start;
-        const uint64 ticket = observe(p.instance_ticket);
-        *p.n_visible = ticket >> VISIBLE_SHIFT;
-        *p.n_instances = ticket & ((1ull << VISIBLE_SHIFT) - 1u);
+        *p.n_visible = observe(p.visible_ticket);
+        *p.n_instances = observe(p.instance_ticket);
+        *p.visible_ticket = 0;
         *p.block_ticket = 0;
         *p.step_ticket = 0;
     }
 }
 
-// Of numbers below 2^22: a splat has fewer bins.
+// Of numbers below 2^21: a picture has no more bins (edgegs/pipelines.py).
 DEVICE uint32 divide(uint32 a, uint32 b) {
     const float exact = (small_to_float(a) + 0.5f) * reciprocal(small_to_float(b));
     return float_bits(exact - 0.5f + 12582912.0f) & 0x3fffffu;
@@ -217,14 +215,15 @@ DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *count
         uint32 n_mine = 0;
         if (splat < end) n_mine = project_record<Storage>(p, splat, record, shared.ellipses[thread_rank()]);
         if (n_mine > 0) p.splat_records[splat] = record;
-        uint64 step_total;
-        const uint64 mine = uint64(n_mine > 0) << VISIBLE_SHIFT | n_mine;
-        shared.first_instances[thread_rank()] = uint32(block_exclusive_sum<uint64, THREADS>(mine, step_total, shared.step));
+        uint64 step_total; // visible splats above 32 bits of instances
+        const uint64 own = uint64(n_mine > 0) << 32 | n_mine;
+        shared.first_instances[thread_rank()] = uint32(block_exclusive_sum<uint64, THREADS>(own, step_total, shared.step));
         const uint32 n_step = uint32(step_total);
         uint64 ticket = 0;
         uint32 next_step = 0;
         if (thread_rank() == 0) {
-            ticket = fetch_add(p.instance_ticket, step_total) & ((1ull << VISIBLE_SHIFT) - 1u);
+            ticket = fetch_add(p.instance_ticket, uint64(n_step));
+            add_to(p.visible_ticket, step_total >> 32);
             if (first == begin) next_step = fetch_add(p.step_ticket, 1u) + n_blocks();
         }
         block_sync();

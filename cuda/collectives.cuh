@@ -10,10 +10,10 @@ struct Share {
 
 // The contiguous items of one block: the launch has a fixed number of blocks, whatever the number of items,
 // so that no count has to travel to the host. Shares are multiples of `step` (the last may be cut short).
-DEVICE Share share_of_block(uint32 n_items, uint32 step, uint32 n_shares) {
+DEVICE Share share_of_block(uint32 n_items, uint32 step, uint32 rank, uint32 n_shares) {
     const uint32 n_steps = n_items / step + (n_items % step != 0);
     const uint32 steps_per_block = n_steps / n_shares + (n_steps % n_shares != 0);
-    const uint64 begin = uint64(block_rank()) * steps_per_block * step; // of the last blocks beyond 32 bits
+    const uint64 begin = uint64(rank) * steps_per_block * step; // of the last blocks beyond 32 bits
     const uint64 end = begin + uint64(steps_per_block) * step;
     Share share;
     share.begin = uint32(begin < n_items ? begin : n_items);
@@ -21,7 +21,7 @@ DEVICE Share share_of_block(uint32 n_items, uint32 step, uint32 n_shares) {
     return share;
 }
 
-DEVICE Share share_of_block(uint32 n_items, uint32 step) { return share_of_block(n_items, step, n_blocks()); }
+DEVICE Share share_of_block(uint32 n_items, uint32 step) { return share_of_block(n_items, step, block_rank(), n_blocks()); }
 
 template <typename T, int THREADS> struct SumShared {
     static_assert(THREADS % WARP_WIDTH == 0, "whole warps");

@@ -1,6 +1,6 @@
 // The lists of key `bins` (see bins.cuh):
 //
-//   fill_lists    instances into the lists, in any order; one more block orders the bins, the longest lists first
+//   fill_lists    instances into the lists, in any order; the first block orders the bins, the longest lists first
 //   sort_lists    each list front to back, in shared memory; equal depths by the splat's index, so order is no chance
 #pragma once
 
@@ -10,7 +10,7 @@ struct FillShared {
     uint32 next[MAX_BINS];
 };
 
-// Lists that are no more than a quarter longer than another have the same length class.
+// Lists of one class differ by at most a quarter. The longest lists are of class 124.
 DEVICE uint32 length_class(const FrameParams &p, uint32 bin) {
     return (float_bits(float(p.bin_starts[bin + 1] - p.bin_starts[bin] + 1u)) >> 21) - (127u << 2);
 }
@@ -18,6 +18,7 @@ DEVICE uint32 length_class(const FrameParams &p, uint32 bin) {
 // The bins, the longest lists first: what takes longest begins first, and the last blocks end together.
 DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
     constexpr int THREADS = block_threads(FILL_THREADS), CLASSES = 128;
+    static_assert(2 * CLASSES <= MAX_BINS, "two tables in one");
     const uint32 n_bins = p.n_bins_x * p.n_bins_y;
     uint32 *counts = shared.next, *firsts = shared.next + CLASSES;
     for (int i = thread_rank(); i < CLASSES; i += THREADS) counts[i] = 0;
@@ -34,20 +35,20 @@ DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
         p.bin_order[fetch_add(firsts + length_class(p, bin), 1u)] = bin;
 }
 
-// Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so many
-// places of it at once, and fills them.
+// Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so
+// many places of it at once, and fills them.
 DEVICE void fill_lists(const FrameParams &p) {
     constexpr int THREADS = block_threads(FILL_THREADS);
     SHARED(FillShared, shared);
-    if (block_rank() == n_blocks() - 1) {
+    if (block_rank() == 0) {
         order_bins(p, shared);
         return; // the whole block
     }
     const uint32 n_bins = p.n_bins_x * p.n_bins_y;
-    const bool counts_first = n_bins <= MAX_BINS;
+    const bool counts_first = n_bins <= MAX_BINS; // else it counts in memory
     const uint64 counted = *p.n_instances;
     const uint32 n_instances = uint32(counted < p.instance_capacity ? counted : p.instance_capacity);
-    const Share share = share_of_block(n_instances, THREADS, n_blocks() - 1);
+    const Share share = share_of_block(n_instances, THREADS, block_rank() - 1, n_blocks() - 1);
     for (uint32 begin = share.begin; begin < share.end; begin += FILL_ITEMS * THREADS) {
         for (uint32 bin = thread_rank(); counts_first && bin < n_bins; bin += THREADS) shared.next[bin] = 0;
         BinInstance instances[FILL_ITEMS];
@@ -119,9 +120,10 @@ struct RankRange {
     DEVICE bool operator()(const BinInstance &entry) const { return rank_key(entry) >= low && rank_key(entry) < high; }
 };
 
-// For lists that are longer than LIST_CAPACITY and are not dealt: the end of a range of ranks from `low` that holds at least half as many entries,
-// and not more. Histograms of ever finer ranges; ranks are unique, so that the finest always serves.
-template <int THREADS> DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, uint64 low) {
+// For lists that are longer than LIST_CAPACITY and are not dealt: the end of a range of ranks from `low` that holds
+// between half of LIST_CAPACITY entries and all of it. Histograms of ever finer ranges; ranks are unique, so that the finest always serves.
+template <int THREADS>
+DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, uint64 low) {
     uint32 kept = 0; // entries from low to here
     uint64 from = low;
     int bits = 63; // a rank is less than 2^63
@@ -150,7 +152,8 @@ template <int THREADS> DEVICE uint64 end_of_range(ListShared<THREADS> &shared, c
     }
 }
 
-template <int THREADS> DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *entries, uint32 a, uint32 b) {
+template <int THREADS>
+DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *entries, uint32 a, uint32 b) {
     if (shared.keys[a] != shared.keys[b]) return shared.keys[a] < shared.keys[b];
     const uint32 place_a = shared.places[a], place_b = shared.places[b];
     return place_a != place_b && entries[place_a].splat < entries[place_b].splat;
@@ -232,9 +235,9 @@ DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *en
     return bucket_of;
 }
 
-// Sorts the entries that the filter takes, at most LIST_CAPACITY, into the output; their number. One pass by buckets, then
-// each entry counts those of its bucket that come before it: about one, where depths are spread. What is read again
-// stands in the cache: registers are few.
+// Sorts the entries that the filter takes, at most LIST_CAPACITY, into the output; their number. One pass by buckets,
+// then each entry counts those of its bucket that come before it: about one, where depths are spread. What is read
+// again stands in the cache: registers are few.
 template <int THREADS, typename Filter>
 DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, const BinInstance *entries, uint32 n,
                            const Filter &is_in, uint32 output) {
@@ -274,19 +277,19 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
     return n_taken;
 }
 
-// A list much longer than LIST_CAPACITY, dealt by buckets into parts that fit, one behind the other: their number, and where
-// each begins in shared.parts. 0 where a bucket is too full for that, or the list too long.
+// A list much longer than LIST_CAPACITY, dealt by buckets into parts, one behind the other: their number, and where each
+// begins in shared.parts; 0 where a bucket is too full for that. Parts fit unless there would be more than LIST_PARTS.
 template <int THREADS>
 DEVICE uint32 deal_list(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, BinInstance *dealt) {
-    constexpr uint32 PART = LIST_CAPACITY / 2; // and what its last bucket has beyond that
-    if (n > LIST_PARTS * PART) return 0; // the whole block
-    const Buckets bucket_of = spread_entries(shared, entries, n, AllEntries(), PART);
+    // of a part, and what its last bucket has beyond that, which is no more
+    const uint32 least = LIST_CAPACITY / 2, part_size = n / LIST_PARTS < least ? least : n / LIST_PARTS + 1;
+    const Buckets bucket_of = spread_entries(shared, entries, n, AllEntries(), part_size);
     if (shared.is_skewed) return 0; // the whole block
     for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) {
-        const uint32 part = shared.starts[i] / PART;
-        if (i == 0 || shared.starts[i - 1] / PART != part) shared.parts[part] = shared.starts[i];
+        const uint32 part = shared.starts[i] / part_size;
+        if (i == 0 || shared.starts[i - 1] / part_size != part) shared.parts[part] = shared.starts[i];
     }
-    const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / PART + 1;
+    const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / part_size + 1;
     if (thread_rank() == 0) shared.parts[n_parts] = n;
     block_sync();
     for (uint32 i = thread_rank(); i < n; i += THREADS) {
@@ -295,6 +298,22 @@ DEVICE uint32 deal_list(ListShared<THREADS> &shared, const BinInstance *entries,
     }
     block_sync();
     return n_parts;
+}
+
+// Sorts entries, however many, into the output: all at once, or range by range.
+template <int THREADS>
+DEVICE void sort_any(const FrameParams &p, ListShared<THREADS> &shared, const BinInstance *entries, uint32 n,
+                     uint32 output) {
+    if (n <= LIST_CAPACITY) {
+        sort_entries(p, shared, entries, n, AllEntries(), output);
+        return; // the whole block
+    }
+    RankRange range = {0, 0};
+    for (uint32 done = 0; done < n;) {
+        range.high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, range.low);
+        done += sort_entries(p, shared, entries, n, range, output + done);
+        range.low = range.high;
+    }
 }
 
 // A block a bin.
@@ -308,22 +327,12 @@ template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
     const uint32 bin = p.bin_order[block_rank()], begin = p.bin_starts[bin], n = p.bin_starts[bin + 1] - begin;
     const BinInstance *entries = p.list_entries + begin;
     if (n == 0) return; // the whole block
-    if (n <= LIST_CAPACITY) {
-        sort_entries(p, shared, entries, n, AllEntries(), begin);
-        return; // the whole block
-    }
     BinInstance *dealt = p.bin_instances + begin; // nobody needs them any more
     const uint32 n_parts = n > 2 * LIST_CAPACITY ? deal_list(shared, entries, n, dealt) : 0;
+    if (n_parts == 0) sort_any(p, shared, entries, n, begin);
     for (uint32 part = 0; part < n_parts; ++part) {
         const uint32 first = shared.parts[part], n_part = shared.parts[part + 1] - first;
-        sort_entries(p, shared, dealt + first, n_part, AllEntries(), begin + first);
-    }
-    if (n_parts > 0) return; // the whole block
-    RankRange range = {0, 0};
-    for (uint32 done = 0; done < n;) {
-        range.high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, range.low);
-        done += sort_entries(p, shared, entries, n, range, begin + done);
-        range.low = range.high;
+        sort_any(p, shared, dealt + first, n_part, begin + first);
     }
 }
 

@@ -34,8 +34,9 @@ struct FrameParams {
     uint32 *visible_splats;          // [n_splats] front to back
     // key bins
     SplatRecord *splat_records; // [n_splats]
-    BinInstance *bin_instances; // [instance_capacity] in no order
+    BinInstance *bin_instances; // [instance_capacity] in no order; sort_lists deals long lists into them
     uint64 *instance_ticket;    // [1] the next of them; 0 between frames
+    uint64 *visible_ticket;     // [1] splats with at least one bin; 0 between frames
     uint32 *step_ticket;        // [1] the next splats to project, after one step for each block; 0 between frames
     uint32 *bin_counts;         // [n_bins] entries; 0 between frames
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it

@@ -68,27 +68,28 @@ DEVICE uint16 half_from_float(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+// Without the digits that a half has no room for.
+DEVICE float cut_to_half(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define HAS_TENSOR_CORES
 // Two halves in a word, the first in its low bits.
 DEVICE uint32 halves_from_floats(float first, float second) {
     uint32 halves;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(second), "f"(first));
     return halves;
 }
-// Without the digits that a half has no room for.
-DEVICE float cut_to_half(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define HAS_TENSOR_CORES
-// sums (16x8, floats) += a (16 rows of halves) times b (8 columns), by the warp. Lane 4 g + t holds rows g and g + 8 of a and
-// of the sums, column g of b, columns 2 t and 2 t + 1 of the sums; of each row of a and column of b elements 2 t and 2 t + 1,
-// of 16 also 2 t + 8 and 2 t + 9 (PTX ISA, mma.m16n8k8 and m16n8k16).
+// sums (16x8, floats) += a (16 rows of halves) times b (8 columns), by the warp. Lane 4 g + t holds rows g and g + 8 of a
+// and of the sums, column g of b, columns 2 t and 2 t + 1 of the sums; of each row of a and column of b elements 2 t and
+// 2 t + 1, of 16 also 2 t + 8 and 2 t + 9 (PTX ISA, mma.m16n8k8 and m16n8k16).
 DEVICE void multiply_halves_8(float (&sums)[4], uint32 upper, uint32 lower, uint32 b) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(upper), "r"(lower), "r"(b));
 }
 DEVICE void multiply_halves_16(float (&sums)[4], const uint32 (&a)[4], const uint32 *b) {
     const uint2 pair = *reinterpret_cast<const uint2 *>(b);
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(pair.x), "r"(pair.y));
 }

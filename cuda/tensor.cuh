@@ -1,39 +1,41 @@
-// Stage rasterize of key `bins` by tensor cores (compute capability 8.0 and later): patch.cuh's warp, list and rules, with
-// both sums of products that a blend is made of handed to the matrix units:
+// Stage rasterize of key `bins` by tensor cores (compute capability 8.0 and later): patch.cuh's warp, list and rules,
+// with both sums of products that a blend is made of handed to the matrix units:
 //
 //   log2(alpha)   pixels x 5 powers of their place, times 5 coefficients x splats
 //   colour        pixels x weights of 4 splats, times 4 splats x channels
 //
 // What is left for the other units, pixel by pixel: 2^x, the weight, the transmittance. A lane owns two pixels, one above
-// the other; the four lanes of a quad own four pairs of rows. A matrix product has the same rows for every lane of a quad,
-// so each pair of rows has columns of its own: each splat is staged four times, about the middle of each pair of rows.
+// the other; the four lanes of a quad own four pairs of rows. A product of matrices has the same rows for every lane of
+// a quad, so each pair of rows has columns of its own: a splat is staged four times, about the middle of each pair.
 //
-// Halves hold 11 bits. The coefficients that would lose by it (x, y, 1) are two halves, whose products are summed
-// as floats; weights and colours are right to 2^-12.
+// Halves hold 11 bits. The coefficients that would lose by it (xx, x, 1: a needle's cancel) are two halves each; products
+// are exact and summed as floats. xy and y weigh little (|y| is half a pixel): what their halves lose is at most 0.0076 of
+// log2(alpha), less than ALPHA_MAX leaves, so that alpha stays below 1. Weights and colours are right to 2^-12.
 #pragma once
 
 namespace edgegs {
 
-struct TensorShared { // of a warp
+struct alignas(16) TensorShared { // of a warp
     uint32 coefficients[PATCH_BATCH * 16]; // of a splat, for each pair of rows: (xx, xy), (x, y), 1 in two halves, the
                                            //     rest of (xx, x)
-    uint32 colours[PATCH_BATCH / 4 * 16];  // of four splats: for each channel four halves; then as many zeros
+    uint32 colours[PATCH_BATCH / 4 * 16];  // of four splats: for each channel four halves; then zeros
     uint32 queue[PATCH_BATCH + WALK_ROWS * WARP_WIDTH];
 };
 
 DEVICE void stage_tensor(TensorShared &shared, uint32 place, const SplatRecord &record, float origin_x, float origin_y) {
     const PatchSplat s = fold_record(record, origin_x, origin_y);
-    const float xx_rest = s.xx - cut_to_half(s.xx);
+    const float xx_high = cut_to_half(s.xx);
     for (int rows = 0; rows < 4; ++rows) {
         const float y = 2.0f * float(rows) - 3.0f; // of the rows' middle; theirs are y - 0.5 and y + 0.5
         const float x_slope = s.x + s.xy * y, y_slope = s.y + 2.0f * s.yy * y;
         const float one = s.one + s.y * y + s.yy * (y * y + 0.25f), high = cut_to_half(one);
         const float x_high = cut_to_half(x_slope);
-        uint32 *words = shared.coefficients + place * 16 + (rows ^ (place / 2 & 3u)) * 4; // no two of 8 lanes in one bank
-        words[0] = halves_from_floats(s.xx - xx_rest, s.xy);
+        // no two of eight lanes write the same bank
+        uint32 *words = shared.coefficients + place * 16 + (rows ^ (place / 2 & 3u)) * 4;
+        words[0] = halves_from_floats(xx_high, s.xy);
         words[1] = halves_from_floats(x_high, y_slope);
         words[2] = halves_from_floats(high, one - high);
-        words[3] = halves_from_floats(xx_rest, x_slope - x_high);
+        words[3] = halves_from_floats(s.xx - xx_high, x_slope - x_high);
     }
     uint16 *colours = reinterpret_cast<uint16 *>(shared.colours + place / 4 * 16) + place % 4;
     colours[0] = uint16(record.opacity_red >> 16);
@@ -52,17 +54,17 @@ DEVICE uint32 blend_two(float &transmittance, float log2_alpha, float log2_alpha
 
 // A lane's share of eight columns of the patch: two pixels, one above the other.
 struct TensorColumns {
-    uint32 upper, lower;                           // the powers of x and y, a pair of halves
+    uint32 upper, lower;                            // the powers of x and y, a pair of halves
     float transmittance_upper, transmittance_lower; // times 2^FLUSH_BIAS
-    float sums_near[4], sums_far[4];               // of colours; of rows' pairs 0 and 1, 2 and 3
+    float sums_near[4], sums_far[4];                // of colours; of rows' pairs 0 and 1, 2 and 3
 };
 
 template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, uint32 patch, TensorShared &shared) {
     constexpr int N_COLUMNS = PATCH_WIDTH / 8;
     constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
-    const uint32 bin = p.bin_order[patch / PATCHES], bit = patch % PATCHES, bin_y = divide(bin, p.n_bins_x);
-    const uint32 patch_x = (bin - bin_y * p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
-    const uint32 patch_y = (bin_y << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
+    const uint32 bin = p.bin_order[patch / PATCHES], bit = patch % PATCHES;
+    const uint32 patch_x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
+    const uint32 patch_y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
     if (patch_x >= p.width || patch_y >= p.height) return; // the whole warp
     const float origin_x = float(patch_x + PATCH_WIDTH / 2), origin_y = float(patch_y + PATCH_HEIGHT / 2);
     const uint32 lane = lane_rank(), column = lane / 4, rows = lane % 4;
@@ -85,7 +87,8 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
     // of the second matrix: splat column % 2 about rows column / 2; pair's XOR comes in the loop
     const uint32 mine = column % 2 * 16 + column / 2 * 4 + rows;
     // of the third: channel column % 4, of the lane's own pixels; of others zeros
-    const uint32 colour_near = rows == column / 4 ? column % 4 * 2 : 8, colour_far = rows == column / 4 + 2 ? column % 4 * 2 : 8;
+    const uint32 channel = column % 4 * 2, zeros = 8;
+    const uint32 colour_near = rows == column / 4 ? channel : zeros, colour_far = rows == column / 4 + 2 ? channel : zeros;
 
     const uint32 end = p.bin_starts[bin + 1];
     uint32 n_queued = 0, n_walked = 0;
@@ -123,10 +126,10 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
                 }
             }
             float most = 0.0f;
-            for (const TensorColumns &own : columns) most = larger(most, larger(own.transmittance_upper, own.transmittance_lower));
+            for (const TensorColumns &own : columns)
+                most = larger(most, larger(own.transmittance_upper, own.transmittance_lower));
             alive = warp_ballot(most >= TRANSMITTANCE_MIN * FLUSH_SCALE) != 0;
         }
-        warp_sync();
     }
 
     // a lane's sums are of other lanes' pixels: red and green of rows' pair 0 or 2 in lane 0 of the quad, blue in lane 1
@@ -139,8 +142,10 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
             return rows < 2 ? near : far;
         };
         for (int row = 0; row < 2; ++row) {
-            const float r = collect(2 * row, source), g = collect(2 * row + 1, source), b = collect(2 * row, source + 1);
-            const float transmittance = (row == 0 ? own.transmittance_upper : own.transmittance_lower) * (1.0f / FLUSH_SCALE);
+            const float r = collect(2 * row, source), g = collect(2 * row + 1, source);
+            const float b = collect(2 * row, source + 1);
+            const float scaled = row == 0 ? own.transmittance_upper : own.transmittance_lower;
+            const float transmittance = scaled * (1.0f / FLUSH_SCALE);
             const uint32 x = pixel_x + 8 * i, y = pixel_y + row;
             if (x < p.width && y < p.height) {
                 if (is_plain)

@@ -26,6 +26,8 @@ FILLING_SHARE = 1 / 4
 #: Lists are sorted by larger blocks where they are few and long: no more than this share of the blocks, and so many
 #: splats of the scene for each. Measured on sm_90.
 FEW_LISTS_SHARE, LONG_LIST_SPLATS = 1 / 2, 400
+#: Bins of a picture: what `divide` of cuda/bins.cuh is exact for.
+MAX_PICTURE_BINS = 1 << 21
 #: Fewest splats that a block projects at a time: a warp.
 MIN_STEP = 32
 
@@ -220,6 +222,8 @@ class BinPipeline(Pipeline):
     def __init__(self, backend: Backend, variant: Variant, n_splats: int, width: int, height: int) -> None:
         super().__init__(backend, variant, n_splats, width, height)
         n_bins_x, n_bins_y = self._bins(width, height)
+        if n_bins_x * n_bins_y > MAX_PICTURE_BINS:
+            raise DeviceError(f"a picture of {width}x{height} has too many bins; make it smaller")
         self._alloc("splat_records", (n_splats, 8), "u4")
         self._alloc("bin_counts", (n_bins_x * n_bins_y,), "u4", clear=True)
         self._alloc("bin_starts", (n_bins_x * n_bins_y + 1,), "u4")
@@ -227,6 +231,7 @@ class BinPipeline(Pipeline):
         self._alloc("block_ticket", (1,), "u4", clear=True)
         self._alloc("step_ticket", (1,), "u4", clear=True)
         self._alloc("instance_ticket", (1,), "u8", clear=True)
+        self._alloc("visible_ticket", (1,), "u8", clear=True)
 
     def _bins(self, width: int, height: int) -> Tuple[int, int]:
         return -(-width // self._variant.bin_size), -(-height // self._variant.bin_size)
@@ -261,7 +266,7 @@ class BinPipeline(Pipeline):
         is_few = n_lists <= n_blocks * FEW_LISTS_SHARE and self._n_splats >= n_lists * LONG_LIST_SPLATS
         return [
             Launch("project", entries["project"], n_projecting, frame),
-            Launch("duplicate", entries["fill"], max(1, int(n_blocks * FILLING_SHARE)) + 1, frame),
+            Launch("duplicate", entries["fill"], max(2, int(n_blocks * FILLING_SHARE)), frame),
             Launch("sort", entries["sort_few" if is_few else "sort"], n_bins_x * n_bins_y, frame),
             Launch("rasterize", entries["rasterize"], -(-n_patches // patches_a_block), frame),
         ]

@@ -20,8 +20,8 @@ GROWTH = 1.25
 #: What the stages keep of a splat: 2D mean, depth, conic, colour, rectangle of tiles, their number, extent; bytes.
 MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
 #: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list, and of the list its splat and mask;
-#: the tickets of blocks, instances and steps.
-RECORD, BIN_INSTANCE, LIST_ENTRY, LIST_SPLAT, LIST_MASK, TICKETS = 32, 16, 16, 4, 4, 4 + 8 + 4
+#: the tickets of blocks, instances, visible splats and steps.
+RECORD, BIN_INSTANCE, LIST_ENTRY, LIST_SPLAT, LIST_MASK, TICKETS = 32, 16, 16, 4, 4, 4 + 8 + 8 + 4
 
 
 def n_tiles(width: int, height: int) -> int:

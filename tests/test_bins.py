@@ -261,6 +261,20 @@ def test_lists_of_a_crowd_of_depths(backend, n):
     assert assert_lists_hold_what_was_emitted(renderer, frame).max() == 2 * n + 1
 
 
+@pytest.mark.parametrize("n", [2 * C["LIST_CAPACITY"] + more for more in (0, 1, 2048)]
+                         + [C["LIST_PARTS"] * C["LIST_CAPACITY"] // 2 + more for more in (-1, 0, 1, 70_000)])  # fmt: skip
+@pytest.mark.parametrize("n_depths", [101, 10**9])
+@pytest.mark.parametrize("drawn_by", ["host", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_lists_that_are_dealt_into_parts(kernels, drawn_by, n, n_depths):
+    """One bin's list at the edges of parts and of their number; few depths leave the last buckets empty."""
+    depths = 2 + np.random.default_rng(n).integers(0, n_depths, n) * (5 / n_depths if n_depths > 1000 else 3e-7)
+    with open_backend(drawn_by) as backend:
+        renderer, frame = draw(backend, stack(n, depths, size=0.005), scenes.camera(32, 32), FP32[0])
+        assert assert_lists_hold_what_was_emitted(renderer, frame).max() == n
+        np.testing.assert_array_equal(renderer.render(scenes.camera(32, 32)).image_f32, frame.image_f32)
+        renderer.close()
+
+
 # --- pictures ---
 
 CASES = [

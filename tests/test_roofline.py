@@ -191,8 +191,8 @@ def test_slots_of_project_by_hand(name, coloured):
     n = counters(n_lists=1, n_listed=50, n_rows=100)
     slots = work_of(chosen, n, warps=True)["project"].slots
     colour = 70 + 1.5 * colour_fp32(chosen.storage, 3)
-    # an instance: 123, and two rows of patches
-    assert slots == pytest.approx((64 * 435 + coloured * colour + 100 * (123 + 2 * 37)) / 32)
+    # an instance: 143, and two rows of patches
+    assert slots == pytest.approx((64 * 435 + coloured * colour + 100 * (143 + 2 * 37)) / 32)
 
 
 def test_an_original_frame_by_hand():

@@ -121,13 +121,13 @@ def list_ranges(sizes: np.ndarray) -> Tuple[int, int]:
     """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
 
     A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here. One longer than two
-    of it is dealt first, in three looks at each entry.
+    of it is dealt into its ranges at once.
     """
     is_dealt = sizes > 2 * LIST_CAPACITY
     ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
     ranges = np.where(is_dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
     ranges = np.where(sizes > 0, ranges, 0)
-    looks = np.where(is_dealt, 3, ranges)
+    looks = np.where(is_dealt, 1, ranges)
     return int(ranges.sum()), int((looks * sizes)[sizes > LIST_CAPACITY].sum())
 
 

@@ -52,14 +52,14 @@ BIN_OF_ELLIPSE, ROW_OF_PATCHES = 17, 19
 #: project_step: loads and transform 47, covariance 170, record and ellipse 132, the block's sum and the stores 86, and
 #: colour: 70 and half as much again as its FP32.
 PROJECT_SLOTS, COLOUR_SLOTS = 435, 70
-#: Of 32 instances: search for the owner 45, the ellipse from shared memory 56, the store 22; and each row of patches.
-INSTANCE_SLOTS, ROW_SLOTS = 123, 37
-#: fill_lists, of 32 instances: counting 15, placing 25.
-FILL_SLOTS = 40
-#: sort_lists, of 32 entries: to shared memory 16, nearest and farthest 10, bucket and rank 16, place 14, and the loop
-#: over the bucket with the stores 40. Of a list: each of 16 warps clears, sums and waits. Of 32 entries looked at to
-#: split a list that is longer than shared memory: 25.
-SORT_SLOTS, LIST_SLOTS, SCAN_SLOTS = 96, 16 * 250, 25
+#: Of 32 instances: search for the owner 45, the ellipse from shared memory 76, the store 22; and each row of patches.
+INSTANCE_SLOTS, ROW_SLOTS = 143, 37
+#: fill_lists, of 32 instances: reading and counting 35, placing 30, the block's share of the lists' counts 10.
+FILL_SLOTS = 75
+#: sort_lists, of 32 entries: nearest and farthest 15, bucket 25, place 25, and the loop over a bucket of one or two with
+#: the stores 60 (crowded buckets, where depths are those of a few surfaces, take two or three times as many). Of a list:
+#: each of 16 warps clears, sums and waits. Of 32 entries looked at to split a list longer than shared memory: 90.
+SORT_SLOTS, LIST_SLOTS, SCAN_SLOTS = 125, 16 * 250, 90
 
 # --- rasterize_patch, a warp and one splat (patch.cuh) ---
 #: A thread's: flat 2, slope 1; and of each pair of rows: middle 1, two ends 2, and twice weight 1, transmittance 1,
@@ -169,7 +169,7 @@ def _of_bins(variant: Variant, n: Counters) -> Dict[str, Work]:
     return {
         "project": Work(project, fp32, 0, slots),
         "duplicate": Work(fill, 0, 0, instances / WARP * FILL_SLOTS),
-        # bucket_of, three times: key times scale
+        # bucket_of, three times: depth times scale
         "sort": Work(sort, 3 * entries, 0, sort_slots),
         "rasterize": _of_patches(variant, n),
     }

@@ -16,9 +16,9 @@ from edgegs.kernels.variants import VARIANTS, drawable
 from edgegs.paths import cache_dir, shipped
 
 #: Built when nothing is asked for: the two GPUs that edgegs is made for, and this machine's processor.
+DEFAULT_ARCHS = ("host", "sm_53", "sm_89")
 #: Compute capability, times ten, from which images have kernels for tensor cores (HAS_TENSOR_CORES in platform.cuh).
 TENSOR_CORES_FROM = 80
-DEFAULT_ARCHS = ("host", "sm_53", "sm_89")
 
 
 class Outcome(NamedTuple):

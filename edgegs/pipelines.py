@@ -14,6 +14,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgegs.backends.base import Backend, Buffer, Params
+from edgegs.errors import DeviceError
 from edgegs.kernels.variants import Variant, depth_bits, digit_plan
 from edgegs.room import DIGITS, TILE, C, n_tiles
 

@@ -66,9 +66,9 @@ class Renderer:
         self.backend = backend
         self.width, self.height = int(width), int(height)
         wide = suits_wide(scene.n_splats, self.width, self.height, backend.n_blocks)
-        packed, tensor_cores = isinstance(scene, PackedScene), backend.has_tensor_cores
-        self.variant = variant(variant_name, backend.name, packed, wide, tensor_cores)
-        if self.variant.needs_tensor_cores and not tensor_cores:
+        packed = isinstance(scene, PackedScene)
+        self.variant = variant(variant_name, backend.name, packed, wide, backend.prefers_tensor_cores)
+        if self.variant.needs_tensor_cores and not backend.has_tensor_cores:
             raise DeviceError(
                 f"render.variant: {variant_name!r} needs tensor cores, and {backend.device} has none, or "
                 f"{backend.image} was not built for them (compute capability 8.0 or later); write auto"

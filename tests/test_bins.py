@@ -261,8 +261,12 @@ def test_lists_of_a_crowd_of_depths(backend, n):
     assert assert_lists_hold_what_was_emitted(renderer, frame).max() == 2 * n + 1
 
 
-@pytest.mark.parametrize("n", [2 * C["LIST_CAPACITY"] + more for more in (0, 1, 2048)]
-                         + [C["LIST_PARTS"] * C["LIST_CAPACITY"] // 2 + more for more in (-1, 0, 1, 70_000)])  # fmt: skip
+LONG, LONGEST = 2 * C["LIST_CAPACITY"], C["LIST_PARTS"] * C["LIST_CAPACITY"] // 2
+
+
+@pytest.mark.parametrize(
+    "n", [*(LONG + more for more in (0, 1, 2048)), *(LONGEST + more for more in (-1, 0, 1, 70_000))]
+)
 @pytest.mark.parametrize("n_depths", [101, 10**9])
 @pytest.mark.parametrize("drawn_by", ["host", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_lists_that_are_dealt_into_parts(kernels, drawn_by, n, n_depths):

@@ -63,6 +63,8 @@ class Backend(abc.ABC):
     depth: int = 1
     #: whether the image in use has the kernels for tensor cores
     has_tensor_cores: bool = False
+    #: and whether they are expected to be faster: what ``auto`` takes where nothing was measured
+    prefers_tensor_cores: bool = False
 
     @abc.abstractmethod
     def alloc(self, label: str, shape: Sequence[int], dtype: Any) -> Buffer:

@@ -46,6 +46,10 @@ THREADS = {
     "score": "RASTERIZE_THREADS",
     "ceiling": "CEILING_THREADS",
 }
+#: Compute capabilities of GeForce (and its siblings) that sum products of halves as floats at half the rate: their
+#: tensor cores would be busy as long as the other units are without them (192 clocks for 8 splats and 64 pixels against
+#: 180 slots). Predicted; `edgegs tune` tries both.
+HALF_RATE = ((8, 6), (8, 9), (12, 0))
 #: Copies up to this size go in line with the launches; larger ones beside them, bytes.
 SMALL = 4096
 
@@ -99,6 +103,7 @@ class CudaBackend(StructBackend):
             self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
             self._module, self.image = self._load(image)
             self.has_tensor_cores = self._has("rasterize_tensor8_fast")
+            self.prefers_tensor_cores = self.has_tensor_cores and (major, minor) not in HALF_RATE
             attribute = driver.device_attribute
             self.n_blocks = BLOCKS_PER_MULTIPROCESSOR * device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
             self._compute, self._copy = driver.Stream(), driver.Stream()

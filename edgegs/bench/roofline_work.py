@@ -56,9 +56,9 @@ PROJECT_SLOTS, COLOUR_SLOTS = 435, 70
 INSTANCE_SLOTS, ROW_SLOTS = 143, 37
 #: fill_lists, of 32 instances: reading and counting 35, placing 30, the block's share of the lists' counts 10.
 FILL_SLOTS = 75
-#: sort_lists, of 32 entries: nearest and farthest 15, bucket 25, place 25, and the loop over a bucket of one or two with
-#: the stores 60 (crowded buckets, where depths are those of a few surfaces, take two or three times as many). Of a list:
-#: each of 16 warps clears, sums and waits. Of 32 entries looked at to split a list longer than shared memory: 90.
+#: sort_lists, of 32 entries: nearest and farthest 15, bucket 25, place 25, and the loop over a bucket of one or two
+#: with the stores 60 (crowded buckets, where depths are those of a few surfaces, take two or three times as many). Of a
+#: list: each of 16 warps clears, sums and waits. Of 32 entries looked at to split a list longer than shared memory: 90.
 SORT_SLOTS, LIST_SLOTS, SCAN_SLOTS = 125, 16 * 250, 90
 
 # --- rasterize_patch, a warp and one splat (patch.cuh) ---

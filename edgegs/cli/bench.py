@@ -257,12 +257,14 @@ def choose_variants(args: argparse.Namespace, backend: Optional[Backend] = None)
     from edgegs.bench.ladder import unique
     from edgegs.kernels.variants import BASELINE, LADDER, drawable
 
-    on, tensor_cores = ("host", False) if backend is None else (backend.name, backend.has_tensor_cores)
-    rungs = drawable(LADDER, tensor_cores) if args.ladder else []
+    on, prefers, has = "host", False, False
+    if backend is not None:
+        on, prefers, has = backend.name, backend.prefers_tensor_cores, backend.has_tensor_cores
+    rungs = drawable(LADDER, has) if args.ladder else []
     named = []
     for name in args.variant or ([] if args.ladder else ["auto"]):
         try:
-            named.append(resolve(name, on, tensor_cores=tensor_cores))
+            named.append(resolve(name, on, tensor_cores=prefers))
         except DeviceError as error:
             # the message begins with the configuration's key, which means nothing here
             raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None

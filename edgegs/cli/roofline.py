@@ -174,7 +174,7 @@ def choose_variants(
     wide = tensor_cores = False
     if backend is not None and scene is not None and camera is not None:
         wide = suits_wide(scene.n_splats, camera.width, camera.height, backend.n_blocks)
-        tensor_cores = backend.has_tensor_cores
+        tensor_cores = backend.prefers_tensor_cores
     on = "host" if backend is None else backend.name
     chosen = []
     for name in args.variant or ["auto"]:

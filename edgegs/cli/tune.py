@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
             raise DeviceError("the reference backend has nothing to tune; run `edgegs kernels build`")
         job = make_job(args, config, backend)
         if args.dry_run:
-            return print_plan(args, job, backend.has_tensor_cores, find(job.task, job.path, Progress("reading")))
+            return print_plan(args, job, backend, find(job.task, job.path, Progress("reading")))
         document = tune(args, job, backend)
     if args.json:
         print(json.dumps(document))
@@ -148,7 +148,7 @@ def tune(args: argparse.Namespace, job: Job, backend: Backend) -> Dict[str, Any]
         raise InputError(f"{job.path}: was written to meanwhile; wait for that to end, and run this again")
     views, cameras = choose_cameras(job, scene, args.views)
     wide = suits_wide(scene.n_splats, task.width, task.height, backend.n_blocks)
-    default = variant("auto", backend.name, scene is packed, wide, backend.has_tensor_cores)
+    default = variant("auto", backend.name, scene is packed, wide, backend.prefers_tensor_cores)
     tried = candidates(task.min_psnr_db, default, backend.has_tensor_cores)
     progress.retitle(f"measuring {len(tried)} variants")
     tuning = Tuning(backend, scene, packed, cameras, job.background)
@@ -236,15 +236,15 @@ def name_of(chosen: Variant, rows: Sequence[Row]) -> str:
     return next(same, chosen.name)
 
 
-def print_plan(args: argparse.Namespace, job: Job, tensor_cores: bool, answer: Optional[Answer]) -> int:
+def print_plan(args: argparse.Namespace, job: Job, backend: Backend, answer: Optional[Answer]) -> int:
     """Say what would be measured, and what is remembered."""
     from edgegs.bench.tune import candidates
     from edgegs.kernels.variants import variant
     from edgegs.scene import kind_of
 
     task = job.task
-    default = variant("auto", task.board.backend, kind_of(job.path) == "egs", tensor_cores=tensor_cores)
-    names = [one.name for one in candidates(task.min_psnr_db, default, tensor_cores)]
+    default = variant("auto", backend.name, kind_of(job.path) == "egs", tensor_cores=backend.prefers_tensor_cores)
+    names = [one.name for one in candidates(task.min_psnr_db, default, backend.has_tensor_cores)]
     if args.json:
         told = {**task.facts(), "scene": job.path, "variants": names}
         print(json.dumps({**told, "answer": None if answer is None else answer._asdict()}))

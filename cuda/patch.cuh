@@ -77,9 +77,22 @@ DEVICE void pick_splats(const FrameParams &p, uint32 *queue, uint32 bit, uint32 
     warp_sync();
 }
 
+// A patch of the picture: its bin's, the masks' bit, its first pixel.
+struct Patch {
+    uint32 bin, bit, x, y;
+};
+
+template <int PATCH_WIDTH> DEVICE Patch patch_of(const FrameParams &p, uint32 index) {
+    constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
+    const uint32 bin = p.bin_order[index / PATCHES], bit = index % PATCHES;
+    const uint32 x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
+    const uint32 y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
+    return {bin, bit, x, y};
+}
+
 // With COUNTS it draws nothing, and adds up what drawing took: see FrameParams.patch_counts.
 template <int PATCH_WIDTH, bool COUNTS>
-DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, uint32 *queue) {
+DEVICE void draw_patch(const FrameParams &p, uint32 index, PatchSplat *staged, uint32 *queue) {
     constexpr int PACKS_PER_ROW = PATCH_WIDTH / PACK_PIXELS;
     constexpr int N_ROW_PAIRS = PATCH_HEIGHT / 2; // each: a row above the middle and its mirror below
     constexpr int LANES_PER_ROW = PACKS_PER_ROW < WARP_WIDTH ? PACKS_PER_ROW : WARP_WIDTH;
@@ -87,11 +100,8 @@ DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, u
     constexpr int N_PAIRS = N_ROW_PAIRS * LANES_PER_ROW / WARP_WIDTH; // of rows, of one thread
     static_assert(N_PAIRS * WARP_WIDTH == N_ROW_PAIRS * LANES_PER_ROW, "the warp fills the patch");
     static_assert(PATCH_BATCH % STOP_EVERY == 0 && PATCH_BATCH % WARP_WIDTH == 0, "whole steps");
-    constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
-
-    const uint32 bin = p.bin_order[patch / PATCHES], bit = patch % PATCHES;
-    const uint32 patch_x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
-    const uint32 patch_y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
+    const Patch own = patch_of<PATCH_WIDTH>(p, index);
+    const uint32 patch_x = own.x, patch_y = own.y;
     if (patch_x >= p.width || patch_y >= p.height) return; // the whole warp
     const float origin_x = float(patch_x + PATCH_WIDTH / 2), origin_y = float(patch_y + PATCH_HEIGHT / 2);
     const int first_pack = lane_rank() % LANES_PER_ROW, first_pair = lane_rank() / LANES_PER_ROW * N_PAIRS;
@@ -109,11 +119,11 @@ DEVICE void draw_patch(const FrameParams &p, uint32 patch, PatchSplat *staged, u
         }
     }
 
-    const uint32 end = p.bin_starts[bin + 1];
+    const uint32 end = p.bin_starts[own.bin + 1];
     uint32 n_queued = 0, n_walked = 0, n_picked = 0, n_blended = 0;
     bool alive = true;
-    for (uint32 next = p.bin_starts[bin]; alive && (next < end || n_queued > 0);) {
-        pick_splats(p, queue, bit, next, end, n_queued, n_walked);
+    for (uint32 next = p.bin_starts[own.bin]; alive && (next < end || n_queued > 0);) {
+        pick_splats(p, queue, own.bit, next, end, n_queued, n_walked);
         // stage a batch; what is over moves to the front. Behind the last splat stand some that draw nothing
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         for (uint32 k = lane_rank(); k < PATCH_BATCH; k += WARP_WIDTH) {

@@ -59,12 +59,10 @@ struct TensorColumns {
     float sums_near[4], sums_far[4];                // of colours; of rows' pairs 0 and 1, 2 and 3
 };
 
-template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, uint32 patch, TensorShared &shared) {
+template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, uint32 index, TensorShared &shared) {
     constexpr int N_COLUMNS = PATCH_WIDTH / 8;
-    constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
-    const uint32 bin = p.bin_order[patch / PATCHES], bit = patch % PATCHES;
-    const uint32 patch_x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
-    const uint32 patch_y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
+    const Patch own = patch_of<PATCH_WIDTH>(p, index);
+    const uint32 patch_x = own.x, patch_y = own.y;
     if (patch_x >= p.width || patch_y >= p.height) return; // the whole warp
     const float origin_x = float(patch_x + PATCH_WIDTH / 2), origin_y = float(patch_y + PATCH_HEIGHT / 2);
     const uint32 lane = lane_rank(), column = lane / 4, rows = lane % 4;
@@ -72,15 +70,15 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
 
     TensorColumns columns[N_COLUMNS];
     for (int i = 0; i < N_COLUMNS; ++i) {
-        TensorColumns &own = columns[i];
+        TensorColumns &pixels = columns[i];
         const float x = float(int(column)) + (8.0f * i + 0.5f - 0.5f * PATCH_WIDTH);
         const float firsts[4] = {x * x, x, 1.0f, x * x}, seconds[4] = {-0.5f * x, -0.5f, 1.0f, x};
-        own.upper = halves_from_floats(firsts[rows], seconds[rows]);
-        own.lower = rows < 2 ? own.upper ^ 0x80000000u : own.upper; // the other sign of y
+        pixels.upper = halves_from_floats(firsts[rows], seconds[rows]);
+        pixels.lower = rows < 2 ? pixels.upper ^ 0x80000000u : pixels.upper; // the other sign of y
         const bool inside = pixel_x + 8 * i < p.width;
-        own.transmittance_upper = inside && pixel_y < p.height ? FLUSH_SCALE : 0.0f;
-        own.transmittance_lower = inside && pixel_y + 1 < p.height ? FLUSH_SCALE : 0.0f;
-        for (int j = 0; j < 4; ++j) own.sums_near[j] = own.sums_far[j] = 0.0f;
+        pixels.transmittance_upper = inside && pixel_y < p.height ? FLUSH_SCALE : 0.0f;
+        pixels.transmittance_lower = inside && pixel_y + 1 < p.height ? FLUSH_SCALE : 0.0f;
+        for (int j = 0; j < 4; ++j) pixels.sums_near[j] = pixels.sums_far[j] = 0.0f;
     }
 
     for (uint32 i = lane; i < PATCH_BATCH / 4 * 16; i += WARP_WIDTH) shared.colours[i] = 0;
@@ -90,11 +88,11 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
     const uint32 channel = column % 4 * 2, zeros = 8;
     const uint32 colour_near = rows == column / 4 ? channel : zeros, colour_far = rows == column / 4 + 2 ? channel : zeros;
 
-    const uint32 end = p.bin_starts[bin + 1];
+    const uint32 end = p.bin_starts[own.bin + 1];
     uint32 n_queued = 0, n_walked = 0;
     bool alive = true;
-    for (uint32 next = p.bin_starts[bin]; alive && (next < end || n_queued > 0);) {
-        pick_splats(p, shared.queue, bit, next, end, n_queued, n_walked);
+    for (uint32 next = p.bin_starts[own.bin]; alive && (next < end || n_queued > 0);) {
+        pick_splats(p, shared.queue, own.bit, next, end, n_queued, n_walked);
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         SplatRecord record = {};
         record.opacity_red = 0xffffu; // an opacity of 2^-8: below 1/255
@@ -112,11 +110,11 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
                     const uint32 which = 2 * four + pair; // the first's is a multiple of 4
                     const uint32 factors = coefficients[which * 32 + (mine ^ which * 4)];
                     for (int i = 0; i < N_COLUMNS; ++i) {
-                        TensorColumns &own = columns[i];
+                        TensorColumns &pixels = columns[i];
                         float log2_alpha[4] = {};
-                        multiply_halves_8(log2_alpha, own.upper, own.lower, factors);
-                        weights[i][2 * pair + 0] = blend_two(own.transmittance_upper, log2_alpha[0], log2_alpha[1]);
-                        weights[i][2 * pair + 1] = blend_two(own.transmittance_lower, log2_alpha[2], log2_alpha[3]);
+                        multiply_halves_8(log2_alpha, pixels.upper, pixels.lower, factors);
+                        weights[i][2 * pair + 0] = blend_two(pixels.transmittance_upper, log2_alpha[0], log2_alpha[1]);
+                        weights[i][2 * pair + 1] = blend_two(pixels.transmittance_lower, log2_alpha[2], log2_alpha[3]);
                     }
                 }
                 const uint32 *colours = shared.colours + (first / 4 + four) * 16;
@@ -126,8 +124,8 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
                 }
             }
             float most = 0.0f;
-            for (const TensorColumns &own : columns)
-                most = larger(most, larger(own.transmittance_upper, own.transmittance_lower));
+            for (const TensorColumns &pixels : columns)
+                most = larger(most, larger(pixels.transmittance_upper, pixels.transmittance_lower));
             alive = warp_ballot(most >= TRANSMITTANCE_MIN * FLUSH_SCALE) != 0;
         }
     }
@@ -136,15 +134,15 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
     const int source = (lane & ~3u) + rows % 2 * 2;
     const bool is_plain = writes_bytes_alone(p);
     for (int i = 0; i < N_COLUMNS; ++i) {
-        const TensorColumns &own = columns[i];
+        const TensorColumns &pixels = columns[i];
         const auto collect = [&](int index, int from) {
-            const float near = warp_shuffle(own.sums_near[index], from), far = warp_shuffle(own.sums_far[index], from);
+            const float near = warp_shuffle(pixels.sums_near[index], from), far = warp_shuffle(pixels.sums_far[index], from);
             return rows < 2 ? near : far;
         };
         for (int row = 0; row < 2; ++row) {
             const float r = collect(2 * row, source), g = collect(2 * row + 1, source);
             const float b = collect(2 * row, source + 1);
-            const float scaled = row == 0 ? own.transmittance_upper : own.transmittance_lower;
+            const float scaled = row == 0 ? pixels.transmittance_upper : pixels.transmittance_lower;
             const float transmittance = scaled * (1.0f / FLUSH_SCALE);
             const uint32 x = pixel_x + 8 * i, y = pixel_y + row;
             if (x < p.width && y < p.height) {

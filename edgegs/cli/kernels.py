@@ -103,5 +103,5 @@ def _list(args: argparse.Namespace) -> int:
         print("{:<29}{}; {}".format("", row["why"], row["path"]))
     print("variants:")
     for name, v in VARIANTS.items():
-        print(f"  {name:<10} {v.says}")
+        print(f"  {name:<11} {v.says}")
     return 0

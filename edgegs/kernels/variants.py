@@ -115,7 +115,7 @@ BASELINE = Variant(
     "baseline", "fp32", "ref64", "radius", "exact", "block", "the original 3DGS pipeline: every ratio's denominator"
 )
 ROOFGS = Variant("roofgs", "packed", "packed32", "tight", "bits", "dual", "every technique of the RoofGS paper")
-BEST = Variant("best", "packed", "bins", "tight", "fast", "patch8", "lists of coarse bins, a warp a patch: the fastest")
+BEST = Variant("best", "packed", "bins", "tight", "fast", "patch8", "lists of coarse bins, a warp a patch")
 WIDE = Variant("wide", "packed", "bins", "tight", "fast", "patch16", "the same in bins of 64 pixels: faster at 4K")
 
 TENSOR = Variant("tensor", "packed", "bins", "tight", "fast", "tensor8", "best, blended by tensor cores")

@@ -209,7 +209,8 @@ def stage_slots(known: Boards, kernels: Kernels, choice: Variant, counts: Any, a
 
 
 def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
-    """Bytes that each stage moves, as the kernels ask for them: caches are the calibration's matter.
+    """Bytes that each stage moves, as the kernels ask for them, but for lists that are sorted: caches are the
+    calibration's matter.
 
     Args:
         counts: anything with the counts of ``Counts``; those of key ``bins`` only for that.
@@ -220,8 +221,9 @@ def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
         body = _BODY[choice.storage]
         moved["project"] = n * body + visible * (splat_bytes(counts.sh_degree, choice.storage) - body + RECORD)
         moved["project"] += instances * BIN_INSTANCE
-        moved["duplicate"] = 2 * instances * BIN_INSTANCE + counts.n_entries * LIST_ENTRY
-        moved["sort"] = counts.n_entries * (2 * LIST_ENTRY + LIST_SPLAT + LIST_MASK) + counts.n_scanned * LIST_ENTRY
+        moved["duplicate"] = instances * BIN_INSTANCE + counts.n_entries * LIST_ENTRY
+        # a block reads its list again and again: 64 KB at most, which every board's second-level cache holds
+        moved["sort"] = counts.n_entries * (LIST_ENTRY + LIST_SPLAT + LIST_MASK) + counts.n_scanned * LIST_ENTRY
         moved["rasterize"] = counts.n_walked * LIST_MASK + counts.n_picked * (LIST_SPLAT + RECORD)
         moved["rasterize"] += 3 * counts.width * counts.height
         return moved

@@ -69,10 +69,10 @@ class Renderer:
         packed = isinstance(scene, PackedScene)
         self.variant = variant(variant_name, backend.name, packed, wide, backend.prefers_tensor_cores)
         if self.variant.needs_tensor_cores and not backend.has_tensor_cores:
-            raise DeviceError(
-                f"render.variant: {variant_name!r} needs tensor cores, and {backend.device} has none, or "
-                f"{backend.image} was not built for them (compute capability 8.0 or later); write auto"
-            )
+            why = "only GPUs have them"
+            if backend.name == "cuda":
+                why = f"{backend.image} was not built for them (compute capability 8.0 or later)"
+            raise DeviceError(f"render.variant: {self.variant.name!r} needs tensor cores, and {why}; write auto")
         self.n_splats, self.sh_degree = scene.n_splats, scene.sh_degree
         self.n_frames = 0
         self._size = (self.width, self.height)

@@ -493,7 +493,7 @@ def test_tensor_cores_draw_what_the_other_units_do(backend, name):
 
 
 def test_tensor_cores_that_are_not_there_are_told(host):
-    with pytest.raises(DeviceError, match=r"'tensor' needs tensor cores, and .* has none.*write auto"):
+    with pytest.raises(DeviceError, match=r"'tensor' needs tensor cores, and only GPUs have them; write auto"):
         Renderer(host, scenes.cloud(3), 32, 32, "tensor")
 
 

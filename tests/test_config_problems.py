@@ -282,8 +282,10 @@ def test_a_variant_that_there_is_not_stands_at_its_line(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", ["auto", *VARIANTS, "packed-split-tight-fast-dual", "fp32-ref64-radius-exact-block"])
 def test_good_variant(tmp_path: Path, name: str) -> None:
-    """Whatever the backend is: what it cannot draw is told where it and the scene are known."""
+    """Whatever the backend is: what it cannot draw is told where it and the scene are known (host: tensor cores here)."""
     for backend in ("auto", "cuda", "host", "reference"):
+        if backend == "host" and name.startswith("tensor"):
+            continue
         render = load(tmp_path, add(f"render: {{backend: {backend}, variant: {name}}}")).render
         assert render.variant == name
 
@@ -621,3 +623,10 @@ def test_good_background(tmp_path: Path) -> None:
     made = load(tmp_path, MINIMAL.replace("480}", "480, background: file://loop.mp4}")).camera.background
     assert made is not None
     assert (made.uri.path, made.uri.kind, made.fit, made.fps) == (str(tmp_path / "loop.mp4"), "video", "cover", 30.0)
+
+
+def test_a_variant_for_tensor_cores_is_not_the_processors(tmp_path):
+    text = add("render:\n  backend: host\n  variant: tensor\n")
+    (found,) = problems(tmp_path, text)
+    assert "render.variant: needs tensor cores, which only GPUs have" in found
+    assert load(tmp_path, text.replace("backend: host", "backend: auto")).render.variant == "tensor"

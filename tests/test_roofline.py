@@ -305,6 +305,19 @@ def test_a_difference_lost_in_noise_gives_way_to_events(host, monkeypatch):
     assert timings["sort"] == Timing(1.0, 4.0, 1.0, "back to back")
 
 
+@pytest.mark.parametrize(("n", "once"), [(100, ()), (30_000, ("project", "duplicate"))])
+def test_lists_that_are_dealt_are_not_filled_again(host, n, once):
+    """Dealing writes over the instances that filling reads: repeating it alone would count other splats."""
+    cloud = scenes.cloud(n, seed=2, sh_degree=0, size=0.01)
+    cloud.means[:, :2] *= 0.01  # into one bin
+    renderer = Renderer(host, cloud, 32, 32, "best")
+    renderer.render(scenes.camera(32, 32))
+    assert roofline.not_repeated(renderer) == once
+    timings = time_stages(host, renderer.launches, "bins", [dict.fromkeys(STAGES, 1e6)], once)
+    assert {stage for stage, timing in timings.items() if timing.how == "events"} == set(once)
+    renderer.close()
+
+
 def test_a_gpu_is_kept_busy_while_launches_are_queued(host, monkeypatch):
     launched = []
     launch = host.launch

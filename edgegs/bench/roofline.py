@@ -111,7 +111,7 @@ def measure(
         progress(warmup + repeats, warmup + repeats)
         launches = renderer.launches
         n = counters_of(renderer, scene.sh_degree, frame.n_visible, frame.n_instances, evaluations)
-        timings = time_stages(backend, launches, variant.key, samples)
+        timings = time_stages(backend, launches, variant.key, samples, not_repeated(renderer))
     finally:
         renderer.close()
     work = work_of(variant, n, warps=ceilings.warp_width > 1)
@@ -164,9 +164,17 @@ class Plug:
 
 
 def time_stages(
-    backend: Backend, launches: Sequence[Launch], key: str, samples: Sequence[Dict[str, float]]
+    backend: Backend,
+    launches: Sequence[Launch],
+    key: str,
+    samples: Sequence[Dict[str, float]],
+    once: Sequence[str] = (),
 ) -> Dict[str, Timing]:
-    """Stage -> time, of the stages that the launches have."""
+    """Stage -> time, of the stages that the launches have.
+
+    Args:
+        once: stages that cannot be part of a sequence without those before them: by events.
+    """
     stages = [stage for stage in STAGES if any(launch.stage == stage for launch in launches)]
     events = {stage: float(np.median([sample[stage] for sample in samples])) for stage in stages}
     plug, known = Plug(backend), {}  # type: Plug, Dict[Tuple[str, ...], float]
@@ -184,7 +192,7 @@ def time_stages(
     try:
         for stage in stages:
             event, again = events[stage], None  # type: float, Optional[float]
-            if stage in SEQUENCES[key]:
+            if stage in SEQUENCES[key] and stage not in once:
                 with_it, without = SEQUENCES[key][stage]
                 again = repeated(with_it) - repeated(without)
             if again is None or not 0 < again < event:  # both are from above; a difference may also be lost in noise
@@ -194,6 +202,14 @@ def time_stages(
     finally:
         plug.close()
     return timings
+
+
+def not_repeated(renderer: Renderer) -> Sequence[str]:
+    """Stages that the frame drawn last lets not be repeated: long lists are dealt into the instances they came from."""
+    if renderer.variant.key != "bins":
+        return ()
+    longest = np.diff(renderer.read("bin_starts").astype(np.int64)).max()
+    return ("project", "duplicate") if longest > 2 * int(C["LIST_CAPACITY"]) else ()
 
 
 def time_sequence(backend: Backend, launches: Sequence[Launch], expected_ms: float, plug: Plug) -> float:

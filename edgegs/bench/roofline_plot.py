@@ -117,7 +117,8 @@ def draw(document: Dict[str, Any], path: Path) -> None:
         )
     axes.set_xlabel(f"{unit} per byte" + (f"     (none: {', '.join(none)})" if none else ""), color=INK)
     axes.set_ylabel(f"{unit} per second", color=INK)
-    axes.legend(loc="lower right", fontsize=8.5, frameon=False, labelcolor=INK)
+    # its dots are no stages: in a frame of their own
+    axes.legend(loc="lower right", fontsize=8.5, frameon=True, edgecolor=GRID, labelcolor=INK)
     scene = document["scene"]
     title = "{}, {:,} splats, on {}".format(scene["path"], scene["n_splats"], document["device"])
     axes.set_title(title + "\nper cent: of the ceiling over the point", fontsize=10, color=INK, loc="left")

@@ -37,7 +37,6 @@ from edgegs.tuned import allows_bits
 #: Tried beside the named variants.
 COMBINATIONS = (
     "fp32-split-tight-fast-dual",
-    "fp32-bins-tight-fast-patch8",
     "fp32-bins-tight-fast-patch16",
     "packed-split-tight-fast-dual",
     "packed-packed32-tight-fast-dual",

@@ -121,6 +121,8 @@ def choose_variants(names: Sequence[str], prefers_wide: bool = False) -> List[Va
             found.append(variant(name, "cuda", False, prefers_wide))
         except DeviceError as error:
             raise UsageError("--variant: " + str(error).replace("render.variant: ", "", 1)) from None
+        if found[-1].needs_tensor_cores:
+            raise UsageError(f"--variant: {name}: the tensor rasters are not modelled (docs/model.md)")
     return list(dict.fromkeys(found))
 
 

@@ -36,6 +36,7 @@ from edgegs.config.fields import (
 )
 from edgegs.config.masking import mask_text, masked
 from edgegs.config.tree import FLOAT
+from edgegs.kernels.variants import variant
 from edgegs.sinks.uri import OutputUri
 
 
@@ -81,6 +82,12 @@ class Render(Section):
     background: Colour = (0.0, 0.0, 0.0)
     target_fps: Fps = 30.0
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
+
+    @model_validator(mode="after")
+    def _is_drawn(self) -> Render:
+        if self.backend == "host" and self.variant != "auto" and variant(self.variant).needs_tensor_cores:
+            raise problem("needs tensor cores, which only GPUs have", "write auto", "variant")
+        return self
 
 
 #: Kinds of outputs (``OutputUri.kind``) that have an option; those not listed belong to all.

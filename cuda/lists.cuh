@@ -105,7 +105,7 @@ template <int THREADS> DEVICE void sum_buckets(ListShared<THREADS> &shared) {
 }
 
 template <int THREADS> DEVICE void clear_buckets(ListShared<THREADS> &shared) {
-    for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) shared.starts[i] = 0;
+    ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) shared.starts[i] = 0;
 }
 
 DEVICE uint64 rank_key(const BinInstance &entry) { return uint64(entry.depth) << 32 | entry.splat; }
@@ -134,13 +134,13 @@ DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entri
         clear_buckets(shared);
         if (thread_rank() == 0) shared.found = LIST_BUCKETS;
         block_sync();
-        for (uint32 i = thread_rank(); i < n; i += THREADS) {
+        ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
             const uint64 rank = rank_key(entries[i]);
             if (rank >= from && rank < top) fetch_add(shared.starts + uint32((rank - from) >> shift), 1u);
         }
         block_sync();
         sum_buckets(shared);
-        for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS)
+        ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS)
             if (kept + shared.starts[i] <= LIST_CAPACITY && kept + shared.starts[i + 1] > LIST_CAPACITY) shared.found = i;
         block_sync();
         const uint32 bucket = shared.found;
@@ -163,11 +163,11 @@ DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *e
 template <int THREADS> DEVICE void sort_skewed(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n) {
     uint32 size = 1;
     while (size < n) size *= 2;
-    for (uint32 i = n + thread_rank(); i < size; i += THREADS) shared.keys[i] = shared.places[i] = 0xffffffffu;
+    ROLLED for (uint32 i = n + thread_rank(); i < size; i += THREADS) shared.keys[i] = shared.places[i] = 0xffffffffu;
     block_sync();
     for (uint32 run = 2; run <= size; run *= 2) {
         for (uint32 distance = run / 2; distance > 0; distance /= 2) {
-            for (uint32 i = thread_rank(); i < size; i += THREADS) {
+            ROLLED for (uint32 i = thread_rank(); i < size; i += THREADS) {
                 const uint32 other = i ^ distance;
                 if (other < i || comes_before(shared, entries, other, i) != ((i & run) == 0)) continue;
                 const uint32 key = shared.keys[i], place = shared.places[i];
@@ -218,7 +218,7 @@ template <int THREADS, typename Filter>
 DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, const Filter &is_in,
                               uint32 most) {
     uint32 nearest = 0xffffffffu, farthest = 0;
-    for (uint32 i = thread_rank(); i < n; i += THREADS) {
+    ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
         if (!is_in(entries[i])) continue;
         const uint32 depth = entries[i].depth;
         if (depth < nearest) nearest = depth;
@@ -227,7 +227,7 @@ DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *en
     clear_buckets(shared);
     find_extent(shared, nearest, farthest);
     const Buckets bucket_of = {shared.nearest, float(LIST_BUCKETS) / (float(shared.farthest - shared.nearest) + 1.0f)};
-    for (uint32 i = thread_rank(); i < n; i += THREADS)
+    ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS)
         if (is_in(entries[i]) && fetch_add(shared.starts + bucket_of(entries[i]), 1u) == most)
             fetch_max(&shared.is_skewed, 1u);
     block_sync();
@@ -243,7 +243,7 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
                            const Filter &is_in, uint32 output) {
     const Buckets bucket_of = spread_entries(shared, entries, n, is_in, LIST_SKEW);
     const uint32 n_taken = shared.starts[LIST_BUCKETS];
-    for (uint32 i = thread_rank(); i < n; i += THREADS) { // a bucket's start moves to its end
+    ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) { // a bucket's start moves to its end
         if (!is_in(entries[i])) continue;
         const uint32 place = fetch_add(shared.starts + bucket_of(entries[i]), 1u);
         shared.keys[place] = entries[i].depth;
@@ -252,19 +252,19 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
     block_sync();
     if (shared.is_skewed) {
         sort_skewed(shared, entries, n_taken);
-        for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
+        ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
             p.list_splats[output + item] = entries[shared.places[item]].splat;
             p.list_masks[output + item] = entries[shared.places[item]].mask;
         }
         block_sync(); // shared is written again
         return n_taken; // the whole block
     }
-    for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
+    ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
         const BinInstance entry = entries[shared.places[item]];
         const uint32 bucket = bucket_of(entry);
         const uint32 begin = bucket > 0 ? shared.starts[bucket - 1] : 0, end = shared.starts[bucket];
         uint32 place = begin;
-        for (uint32 other = begin; other < end; ++other) {
+        ROLLED for (uint32 other = begin; other < end; ++other) {
             if (shared.keys[other] < entry.depth)
                 ++place;
             else if (shared.keys[other] == entry.depth && other != item)
@@ -285,14 +285,14 @@ DEVICE uint32 deal_list(ListShared<THREADS> &shared, const BinInstance *entries,
     const uint32 least = LIST_CAPACITY / 2, part_size = n / LIST_PARTS < least ? least : n / LIST_PARTS + 1;
     const Buckets bucket_of = spread_entries(shared, entries, n, AllEntries(), part_size);
     if (shared.is_skewed) return 0; // the whole block
-    for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) {
+    ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) {
         const uint32 part = shared.starts[i] / part_size;
         if (i == 0 || shared.starts[i - 1] / part_size != part) shared.parts[part] = shared.starts[i];
     }
     const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / part_size + 1;
     if (thread_rank() == 0) shared.parts[n_parts] = n;
     block_sync();
-    for (uint32 i = thread_rank(); i < n; i += THREADS) {
+    ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
         const BinInstance entry = entries[i];
         dealt[fetch_add(shared.starts + bucket_of(entry), 1u)] = entry;
     }

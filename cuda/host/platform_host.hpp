@@ -20,6 +20,7 @@
     static void name(const edgegs::Params &p)
 
 #define DENSE_KERNEL(name, Params, cuda_threads, n_blocks) KERNEL(name, Params, cuda_threads)
+#define ROLLED
 
 #ifdef EDGEGS_HOST_CHECK
 #define WARP_WIDTH 32

@@ -282,7 +282,7 @@ def test_a_variant_that_there_is_not_stands_at_its_line(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", ["auto", *VARIANTS, "packed-split-tight-fast-dual", "fp32-ref64-radius-exact-block"])
 def test_good_variant(tmp_path: Path, name: str) -> None:
-    """Whatever the backend is: what it cannot draw is told where it and the scene are known (host: tensor cores here)."""
+    """What a backend cannot draw is told where it and the scene are known, but for tensor cores and the host."""
     for backend in ("auto", "cuda", "host", "reference"):
         if backend == "host" and name.startswith("tensor"):
             continue

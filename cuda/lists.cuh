@@ -38,7 +38,8 @@ DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
 // Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so
 // many places of it at once, and fills them.
 DEVICE void fill_lists(const FrameParams &p) {
-    constexpr int THREADS = block_threads(FILL_THREADS);
+    // in host-fast one thread reads what a block does
+    constexpr int THREADS = block_threads(FILL_THREADS), ITEMS = FILL_ITEMS * FILL_THREADS / THREADS;
     SHARED(FillShared, shared);
     if (block_rank() == 0) {
         order_bins(p, shared);
@@ -49,18 +50,18 @@ DEVICE void fill_lists(const FrameParams &p) {
     const uint64 counted = *p.n_instances;
     const uint32 n_instances = uint32(counted < p.instance_capacity ? counted : p.instance_capacity);
     const Share share = share_of_block(n_instances, THREADS, block_rank() - 1, n_blocks() - 1);
-    for (uint32 begin = share.begin; begin < share.end; begin += FILL_ITEMS * THREADS) {
+    for (uint32 begin = share.begin; begin < share.end; begin += ITEMS * THREADS) {
         for (uint32 bin = thread_rank(); counts_first && bin < n_bins; bin += THREADS) shared.next[bin] = 0;
-        BinInstance instances[FILL_ITEMS];
-        uint32 ranks[FILL_ITEMS]; // among those that go to the same list
-        for (int i = 0; i < FILL_ITEMS; ++i) {
+        BinInstance instances[ITEMS];
+        uint32 ranks[ITEMS]; // among those that go to the same list
+        for (int i = 0; i < ITEMS; ++i) {
             const uint32 place = begin + i * THREADS + thread_rank();
             if (place < share.end) instances[i] = p.bin_instances[place];
             if (place >= share.end) instances[i].mask = 0;
         }
         block_sync();
         uint32 *counts = counts_first ? shared.next : p.bin_counts;
-        for (int i = 0; i < FILL_ITEMS; ++i)
+        for (int i = 0; i < ITEMS; ++i)
             if (instances[i].mask != 0) ranks[i] = fetch_add(counts + instances[i].bin, 1u);
         block_sync();
         for (uint32 bin = thread_rank(); counts_first && bin < n_bins; bin += THREADS) {
@@ -69,7 +70,7 @@ DEVICE void fill_lists(const FrameParams &p) {
         }
         block_sync();
         const uint32 *firsts = counts_first ? shared.next : p.bin_starts;
-        for (int i = 0; i < FILL_ITEMS; ++i)
+        for (int i = 0; i < ITEMS; ++i)
             if (instances[i].mask != 0) p.list_entries[firsts[instances[i].bin] + ranks[i]] = instances[i];
         block_sync(); // shared is written again
     }

@@ -16,12 +16,12 @@ from edgegs.paths import shipped
 
 
 def test_every_define_is_read_and_used():
-    text = (shipped("cuda") / "constants.h").read_text()
+    text = (shipped("cuda") / "constants.h").read_text(encoding="utf-8")
     defined = re.findall(r"^#define (\w+)", text, re.MULTILINE)
     assert list(constants()) == defined
     kernels = [path for path in shipped("cuda").rglob("*") if path.suffix in (".cuh", ".cu", ".hpp")]
     host = [path for path in Path(edgegs.__file__).parent.rglob("*.py") if "twin" not in path.name]
-    used = "".join(path.read_text() for path in (*kernels, *host))
+    used = "".join(path.read_text(encoding="utf-8") for path in (*kernels, *host))
     for name in defined:
         assert re.search(rf"\b{name}\b", used), f"{name} is used by no kernel, nor by what feeds them"
 
@@ -71,7 +71,7 @@ def test_pointers_come_first():
 def test_the_cuda_backend_launches_every_kernel_with_the_threads_that_it_is_written_for():
     from edgegs.backends.cuda import THREADS
 
-    text = (shipped("cuda") / "edgegs.cu").read_text()
+    text = (shipped("cuda") / "edgegs.cu").read_text(encoding="utf-8")
     kernels = re.findall(r"^(?:DENSE_)?KERNEL\((\w+), \w+, (\w+)[,)]", text, re.MULTILINE)
     assert len(kernels) == text.count("KERNEL(") > 30
     for kernel, threads in kernels:

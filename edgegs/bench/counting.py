@@ -117,17 +117,22 @@ def _of_bins(renderer: Renderer) -> Dict[str, int]:
     }
 
 
+def is_dealt(sizes: np.ndarray) -> np.ndarray:
+    """Whether lists of these lengths are dealt into parts before they are sorted (sort_lists of cuda/lists.cuh)."""
+    return sizes > 2 * LIST_CAPACITY
+
+
 def list_ranges(sizes: np.ndarray) -> Tuple[int, int]:
     """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
 
     A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here. One longer than two
     of it is dealt into its ranges at once.
     """
-    is_dealt = sizes > 2 * LIST_CAPACITY
+    dealt = is_dealt(sizes)
     ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
-    ranges = np.where(is_dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
+    ranges = np.where(dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
     ranges = np.where(sizes > 0, ranges, 0)
-    looks = np.where(is_dealt, 1, ranges)
+    looks = np.where(dealt, 1, ranges)
     return int(ranges.sum()), int((looks * sizes)[sizes > LIST_CAPACITY].sum())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from edgegs.backends.base import Backend
 from edgegs.bench.bench import arranged, choices_of, combination
 from edgegs.bench.ceilings import COPY_BYTES, Bench, Ceilings
-from edgegs.bench.counting import count_frame, list_ranges
+from edgegs.bench.counting import count_frame, is_dealt, list_ranges
 from edgegs.bench.roofline_work import Counters, Work, work_of
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
@@ -208,8 +208,8 @@ def not_repeated(renderer: Renderer) -> Sequence[str]:
     """Stages that the frame drawn last lets not be repeated: long lists are dealt into the instances they came from."""
     if renderer.variant.key != "bins":
         return ()
-    longest = np.diff(renderer.read("bin_starts").astype(np.int64)).max()
-    return ("project", "duplicate") if longest > 2 * int(C["LIST_CAPACITY"]) else ()
+    sizes = np.diff(renderer.read("bin_starts").astype(np.int64))
+    return ("project", "duplicate") if is_dealt(sizes).any() else ()
 
 
 def time_sequence(backend: Backend, launches: Sequence[Launch], expected_ms: float, plug: Plug) -> float:

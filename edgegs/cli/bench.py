@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, cast
 
 from edgegs.cli.ask import DEFAULT_URL, add_options
-from edgegs.cli.options import MAX_THREADS, bounded, size, whole
+from edgegs.cli.options import MAX_THREADS, bounded, naming_variants, size, whole
 from edgegs.cli.progress import Progress
 from edgegs.errors import DeviceError, SceneError, UsageError
 
@@ -263,11 +263,8 @@ def choose_variants(args: argparse.Namespace, backend: Optional[Backend] = None)
     rungs = drawable(LADDER, has) if args.ladder else []
     named = []
     for name in args.variant or ([] if args.ladder else ["auto"]):
-        try:
+        with naming_variants():
             named.append(resolve(name, on, tensor_cores=prefers))
-        except DeviceError as error:
-            # the message begins with the configuration's key, which means nothing here
-            raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
     return unique([BASELINE, *rungs, *named])
 
 

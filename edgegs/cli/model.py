@@ -7,7 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence
 
-from edgegs.cli.options import MAX_THREADS, bounded, size, whole
+from edgegs.cli.options import MAX_THREADS, bounded, naming_variants, size, whole
 from edgegs.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ def choose_variants(names: Sequence[str], prefers_wide: bool = False) -> List[Va
 
     found = []
     for name in dict.fromkeys(names):
-        try:
+        with naming_variants():
             found.append(variant(name, "cuda", False, prefers_wide))
-        except DeviceError as error:
-            raise UsageError("--variant: " + str(error).replace("render.variant: ", "", 1)) from None
         if found[-1].needs_tensor_cores:
             raise UsageError(f"--variant: {name}: the tensor rasters are not modelled (docs/model.md)")
     return list(dict.fromkeys(found))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
-from typing import Sequence, Tuple
+from typing import Iterator, Sequence, Tuple
+
+from edgegs.errors import DeviceError, UsageError
 
 #: As for render.threads of a configuration.
 MAX_THREADS = 1024
@@ -19,6 +22,15 @@ def size(text: str) -> Tuple[int, int]:
     if not (1 <= width <= 8192 and 1 <= height <= 8192):
         raise argparse.ArgumentTypeError(f"{text!r}: each side must be from 1 to 8192 pixels")
     return width, height
+
+
+@contextlib.contextmanager
+def naming_variants() -> Iterator[None]:
+    """What is wrong with a variant's name, told of --variant: the message begins with the configuration's key."""
+    try:
+        yield
+    except DeviceError as error:
+        raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
 
 
 def triple(text: str) -> Tuple[float, float, float]:

@@ -10,9 +10,9 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
-from edgegs.cli.options import add_backend_options, add_scene_options, bounded, size, triple, whole
+from edgegs.cli.options import add_backend_options, add_scene_options, bounded, naming_variants, size, triple, whole
 from edgegs.cli.progress import Progress
-from edgegs.errors import DeviceError, InputError, UsageError
+from edgegs.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from edgegs.camera import Camera
@@ -117,11 +117,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--background: each value must be from 0 to 1")
     from edgegs.kernels.variants import variant
 
-    try:
+    with naming_variants():
         variant(args.variant)
-    except DeviceError as error:
-        # the message begins with the configuration's key, which means nothing here
-        raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
 
 
 def choose_camera(args: argparse.Namespace, scene: AnyScene) -> Camera:

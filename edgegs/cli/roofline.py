@@ -6,12 +6,11 @@ import argparse
 import json
 import logging
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from edgegs.cli import bench as bench_cli
-from edgegs.cli.options import MAX_THREADS, size, whole
+from edgegs.cli.options import MAX_THREADS, naming_variants, size, whole
 from edgegs.cli.progress import Progress
 from edgegs.errors import DeviceError, InputError, SceneError, UsageError
 
@@ -178,11 +177,8 @@ def choose_variants(
     on = "host" if backend is None else backend.name
     chosen = []
     for name in args.variant or ["auto"]:
-        try:
+        with naming_variants():
             chosen.append(resolve(name, on, wide, tensor_cores))
-        except DeviceError as error:
-            # the message begins with the configuration's key, which means nothing here
-            raise UsageError("--variant: " + re.sub(r"^render\.variant: ", "", str(error))) from None
     return unique(chosen)
 
 

@@ -32,6 +32,12 @@ struct alignas(16) BinInstance {
     uint32 bin;
 };
 
+// The same in its bin's list.
+struct alignas(8) ListEntry {
+    uint32 splat;
+    uint32 mask;
+};
+
 DEVICE float log2_opacity(const SplatRecord &record) {
     return float(record.opacity_red & 0xffffu) * (-1.0f / OPACITY_STEPS);
 }
@@ -204,9 +210,10 @@ DEVICE BinInstance instance_of(const FrameParams &p, const BinsShared &shared, u
     return {e.depth, first + owner, patches_of_bin(p, e, x, y), y * p.n_bins_x + x};
 }
 
-// The splats from `begin` on, one a thread (in host-fast: one after the other).
+// The splats from `begin` on, one a thread (in host-fast: one after the other). With `waits` it is the block's first step,
+// whose splats are projected before waiting for the last frame.
 template <typename Storage>
-DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *counts, uint32 begin) {
+DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *counts, uint32 begin, bool waits) {
     constexpr int THREADS = BinsShared::THREADS;
     const uint32 end = p.n_splats - begin < p.bins_step ? p.n_splats : begin + p.bins_step;
     for (uint32 first = begin; first < end; first += THREADS) {
@@ -214,6 +221,7 @@ DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *count
         SplatRecord record;
         uint32 n_mine = 0;
         if (splat < end) n_mine = project_record<Storage>(p, splat, record, shared.ellipses[thread_rank()]);
+        if (waits) wait_for_previous(); // the last frame's raster reads the records
         if (n_mine > 0) p.splat_records[splat] = record;
         uint64 step_total; // visible splats above 32 bits of instances
         const uint64 own = uint64(n_mine > 0) << 32 | n_mine;
@@ -254,6 +262,7 @@ DEVICE void project_step(const FrameParams &p, BinsShared &shared, uint32 *count
 template <typename Storage> DEVICE void project_bins(const FrameParams &p) {
     constexpr int THREADS = BinsShared::THREADS;
     SHARED(BinsShared, shared);
+    let_next_begin();
     const uint32 n_bins = p.n_bins_x * p.n_bins_y;
     uint32 *counts = n_bins <= MAX_BINS ? shared.counts : p.bin_counts;
     if (counts == shared.counts)
@@ -262,7 +271,8 @@ template <typename Storage> DEVICE void project_bins(const FrameParams &p) {
     // a block that is done takes the next step: they are not equally much work
     const uint32 n_steps = p.n_splats / p.bins_step + (p.n_splats % p.bins_step != 0);
     for (uint32 step = block_rank(); step < n_steps; step = shared.next_step)
-        project_step<Storage>(p, shared, counts, step * p.bins_step);
+        project_step<Storage>(p, shared, counts, step * p.bins_step, step == block_rank());
+    if (block_rank() >= n_steps) wait_for_previous();
     if (counts == shared.counts) {
         for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
             if (counts[bin] > 0) fetch_add(p.bin_counts + bin, counts[bin]);

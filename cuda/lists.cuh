@@ -41,6 +41,7 @@ DEVICE void fill_lists(const FrameParams &p) {
     // in host-fast one thread reads what a block does
     constexpr int THREADS = block_threads(FILL_THREADS), ITEMS = FILL_ITEMS * FILL_THREADS / THREADS;
     SHARED(FillShared, shared);
+    wait_for_previous();
     if (block_rank() == 0) {
         order_bins(p, shared);
         return; // the whole block
@@ -254,8 +255,7 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
     if (shared.is_skewed) {
         sort_skewed(shared, entries, n_taken);
         ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
-            p.list_splats[output + item] = entries[shared.places[item]].splat;
-            p.list_masks[output + item] = entries[shared.places[item]].mask;
+            p.bin_lists[output + item] = {entries[shared.places[item]].splat, entries[shared.places[item]].mask};
         }
         block_sync(); // shared is written again
         return n_taken; // the whole block
@@ -271,8 +271,7 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
             else if (shared.keys[other] == entry.depth && other != item)
                 place += entries[shared.places[other]].splat < entry.splat;
         }
-        p.list_splats[output + place] = entry.splat;
-        p.list_masks[output + place] = entry.mask;
+        p.bin_lists[output + place] = {entry.splat, entry.mask};
     }
     block_sync(); // shared is written again
     return n_taken;
@@ -321,6 +320,7 @@ DEVICE void sort_any(const FrameParams &p, ListShared<THREADS> &shared, const Bi
 template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
     constexpr int THREADS = block_threads(CUDA_THREADS);
     SHARED(ListShared<THREADS>, shared);
+    wait_for_previous();
     if (thread_rank() == 0) { // for the next frame
         p.bin_counts[block_rank()] = 0;
         if (block_rank() == 0) *p.instance_ticket = 0;

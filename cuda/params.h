@@ -6,6 +6,7 @@ namespace edgegs {
 
 struct SplatRecord; // bins.cuh
 struct BinInstance;
+struct ListEntry;
 
 // One frame. Every array's first word says what indexes it.
 struct FrameParams {
@@ -42,8 +43,7 @@ struct FrameParams {
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
     uint32 *bin_order;          // [n_bins] the bins, the longest lists first
     BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
-    uint32 *list_splats;        // [instance_capacity] front to back
-    uint32 *list_masks;         // [instance_capacity] patches that the splat touches
+    ListEntry *bin_lists;       // [instance_capacity] bin by bin, each list front to back
     uint64 *patch_counts;       // [3] of all patches, until every pixel was finished: list entries looked at, splats
                                 //     picked, splats blended (with those that fill up a step)
     // duplicate -> sort -> ranges

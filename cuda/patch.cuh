@@ -53,22 +53,22 @@ DEVICE void write_patch(const FrameParams &p, uint32 x, uint32 y, const PatchPix
     write_pixels(p, x, y, state);
 }
 
-// Queues the places of the next splats that touch the patch, in order, until there are enough for a batch; a few rows of
+// Queues the next splats that touch the patch, in order, until there are enough for a batch; a few rows of
 // the list at a time, so that their loads wait together.
 DEVICE void pick_splats(const FrameParams &p, uint32 *queue, uint32 bit, uint32 &next, uint32 end, uint32 &n_queued,
                         uint32 &n_walked) {
     constexpr uint32 WALK = WALK_ROWS * WARP_WIDTH; // entries that are looked at together
     while (n_queued < PATCH_BATCH && next < end) {
-        uint32 masks[WALK_ROWS];
+        ListEntry entries[WALK_ROWS];
         for (int row = 0; row < WALK_ROWS; ++row) {
             const uint32 place = next + row * WARP_WIDTH + lane_rank();
-            masks[row] = place < end ? p.list_masks[place] : 0;
+            entries[row].mask = 0;
+            if (place < end) entries[row] = p.bin_lists[place];
         }
         for (int row = 0; row < WALK_ROWS; ++row) {
-            const bool picks = masks[row] >> bit & 1u;
+            const bool picks = entries[row].mask >> bit & 1u;
             const uint32 picking = warp_ballot(picks);
-            if (picks)
-                queue[n_queued + count_bits(picking & ((1u << lane_rank()) - 1u))] = next + row * WARP_WIDTH + lane_rank();
+            if (picks) queue[n_queued + count_bits(picking & ((1u << lane_rank()) - 1u))] = entries[row].splat;
             n_queued += count_bits(picking);
         }
         n_walked += end - next < WALK ? end - next : WALK;
@@ -129,7 +129,7 @@ DEVICE void draw_patch(const FrameParams &p, uint32 index, PatchSplat *staged, u
         for (uint32 k = lane_rank(); k < PATCH_BATCH; k += WARP_WIDTH) {
             PatchSplat s = {};
             s.one = 2.0f * -FLUSH_BIAS; // 2^-236 is 0
-            if (k < n_staged) s = fold_record(p.splat_records[p.list_splats[queue[k]]], origin_x, origin_y);
+            if (k < n_staged) s = fold_record(p.splat_records[queue[k]], origin_x, origin_y);
             staged[k] = s;
         }
         if (COUNTS) n_picked += n_staged;
@@ -184,6 +184,8 @@ template <int PATCH_WIDTH, bool COUNTS = false> DEVICE void rasterize_patch(cons
         uint32 queues[WARPS][PATCH_BATCH + WALK_ROWS * WARP_WIDTH];
     };
     SHARED(Shared, shared);
+    let_next_begin();
+    wait_for_previous();
     const uint32 n_patches = p.n_bins_x * p.n_bins_y * PATCHES;
     for (uint32 patch = block_rank() * WARPS + warp_rank(); patch < n_patches; patch += n_blocks() * WARPS)
         draw_patch<PATCH_WIDTH, COUNTS>(p, patch, shared.splats[warp_rank()], shared.queues[warp_rank()]);

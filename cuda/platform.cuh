@@ -107,6 +107,21 @@ DEVICE float log_2(float value) { return log2f(value); }
 
 DEVICE void prefetch(const void *address) { asm("prefetch.global.L2 [%0];" ::"l"(address)); }
 
+// A launch may begin before the one before it ends, where the backend asks for it (edgegs/backends/chain.py): once all
+// blocks of that one have said so, or are gone. What that one writes or reads, it may touch only after waiting: then all
+// is done and seen. Every block that touches anything waits (PTX ISA, griddepcontrol). Not before kernels whose blocks
+// begin with the longest lists: all of those would go to the multiprocessors that are free first.
+DEVICE void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+DEVICE void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Words that blocks hand to one another within a launch.
 template <typename T> DEVICE T fetch_add(T *word, T value) { return atomicAdd(word, value); }
 DEVICE void fetch_min(uint32 *word, uint32 value) { atomicMin(word, value); }

@@ -96,7 +96,7 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         SplatRecord record = {};
         record.opacity_red = 0xffffu; // an opacity of 2^-8: below 1/255
-        if (lane < n_staged) record = p.splat_records[p.list_splats[shared.queue[lane]]];
+        if (lane < n_staged) record = p.splat_records[shared.queue[lane]];
         stage_tensor(shared, lane, record, origin_x, origin_y);
         n_queued -= n_staged;
         for (uint32 k = lane; k < n_queued; k += WARP_WIDTH) shared.queue[k] = shared.queue[n_staged + k];
@@ -162,6 +162,8 @@ template <int PATCH_WIDTH> DEVICE void rasterize_tensor(const FrameParams &p) {
         TensorShared warps[WARPS];
     };
     SHARED(Shared, shared);
+    let_next_begin();
+    wait_for_previous();
     const uint32 n_patches = p.n_bins_x * p.n_bins_y * PATCHES, patch = block_rank() * WARPS + warp_rank();
     if (patch < n_patches) draw_patch_tensor<PATCH_WIDTH>(p, patch, shared.warps[warp_rank()]);
 }

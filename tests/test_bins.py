@@ -140,8 +140,7 @@ def assert_lists_hold_what_was_emitted(renderer, frame):
     starts = renderer.read("bin_starts")[: n_bins + 1]
     np.testing.assert_array_equal(starts, np.searchsorted(found.bin[some], np.arange(n_bins + 1)))
     n = int(starts[-1])
-    np.testing.assert_array_equal(renderer.read("list_splats")[:n], found.splat[some])
-    np.testing.assert_array_equal(renderer.read("list_masks")[:n], found.mask[some])
+    np.testing.assert_array_equal(renderer.read("bin_lists")[:n], np.stack([found.splat, found.mask], axis=1)[some])
     between_frames = ["bin_counts", *(name for name in renderer._buffers if name.endswith("ticket"))]
     assert len(between_frames) > 2
     for name in between_frames:

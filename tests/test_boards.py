@@ -274,18 +274,18 @@ def test_patches_are_counted_by_the_kernels(host: Backend, name: str) -> None:
     counts = count_frame(host, bright, variant(name), camera)
     renderer = Renderer(host, bright, 70, 37, name)
     frame = renderer.render(camera)
-    found, starts, masks = renderer.patch_counts(), renderer.read("bin_starts"), renderer.read("list_masks")
+    found, starts, lists = renderer.patch_counts(), renderer.read("bin_starts"), renderer.read("bin_lists")
     pixels = 64 if name == "best" else 128
     assert (counts.n_visible, counts.n_instances) == (frame.n_visible, frame.n_instances)
     assert (counts.n_walked, counts.n_picked) == (found["walked"], found["picked"])
     assert counts.n_evaluations == counts.n_reached == found["blended"] * pixels
     assert counts.n_entries == starts[-1] <= counts.n_instances
     assert counts.n_patches == -(-70 // (pixels // 8)) * 5, "37 rows are five patches high"
-    in_lists = {int(splat) for splat in renderer.read("list_splats")[: starts[-1]]}
+    in_lists = {int(splat) for splat in lists[: starts[-1], 0]}
     assert counts.n_busy == len({splat // 32 for splat in in_lists})
     if name == "wide":  # 37 rows: one bin high; every entry is looked at by the patches of its bin, at most
         assert counts.n_evaluations_max == (int(starts[1]) * 4 + int(starts[2] - starts[1])) * 5 * pixels
-    picked_at_most = sum(bin(int(mask)).count("1") for mask in masks[: starts[-1]])
+    picked_at_most = sum(bin(int(mask)).count("1") for mask in lists[: starts[-1], 1])
     assert 0 < counts.n_picked <= picked_at_most
     assert counts.n_sorted == counts.n_tiles == np.count_nonzero(np.diff(starts.astype(int)))
     assert counts.n_scanned == 0

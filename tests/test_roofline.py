@@ -257,9 +257,9 @@ def test_sequences_leave_the_device_as_after_a_frame(host, name, monkeypatch):
     monkeypatch.setattr(roofline, "time_sequence", checked)
     # events that took for ever: all sequences are used
     timings = time_stages(host, renderer.launches, renderer.variant.key, [dict.fromkeys(STAGES, 1e6)])
-    listed = renderer.read("list_splats" if renderer.variant.key == "bins" else "instance_splats")
+    listed = renderer.read("bin_lists" if renderer.variant.key == "bins" else "instance_splats")
     after = renderer.render(camera)
-    again = renderer.read("list_splats" if renderer.variant.key == "bins" else "instance_splats")
+    again = renderer.read("bin_lists" if renderer.variant.key == "bins" else "instance_splats")
     n = counters_of(renderer, 3, after.n_visible, after.n_instances, (0, 0)).n_listed
     renderer.close()
     assert np.array_equal(listed[:n], again[:n])

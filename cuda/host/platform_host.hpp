@@ -181,6 +181,9 @@ DEVICE float add(float a, float b) { return a + b; }
 DEVICE float log_2(float value) { return __builtin_log2f(value); }
 
 DEVICE void prefetch(const void *) {} // processors do it by themselves
+// the host runs one launch after the other
+DEVICE void let_next_begin() {}
+DEVICE void wait_for_previous() {}
 template <typename T> DEVICE T fetch_add(T *word, T value) { return __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
 // within a block, whose threads run one at a time
 DEVICE void fetch_min(uint32 *word, uint32 value) { *word = value < *word ? value : *word; }

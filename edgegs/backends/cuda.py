@@ -7,15 +7,17 @@ next frame is drawn while the last one is read. Images are loaded from buffers; 
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgegs.backends.base import Buffer, Fetch, Params
+from edgegs.backends.chain import CAPABILITY, CHAINED, Chain
 from edgegs.backends.structs import StructBackend, StructParams
 from edgegs.errors import DeviceError
 from edgegs.kernels.headers import constants
-from edgegs.kernels.select import candidates, read_image
+from edgegs.kernels.select import Candidate, candidates, capability_of, read_image
 from edgegs.kernels.variants import BLOCKS_PER_MULTIPROCESSOR
 
 try:
@@ -25,6 +27,8 @@ except ImportError as import_error:  # the extra `cuda` is not installed, or lib
     missing = str(import_error)
 else:
     missing = ""
+
+log = logging.getLogger(__name__)
 
 C = constants()
 #: Threads a block, by the beginning of a kernel's name; the first that fits counts.
@@ -101,12 +105,14 @@ class CudaBackend(StructBackend):
             self.compute_capability = (major, minor)
             self.pci_bus_id = str(device.pci_bus_id())
             self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
-            self._module, self.image = self._load(image)
+            self._candidate, self._module = self._load(image)
+            self.image = self._candidate.image.file
             self.has_tensor_cores = self._has("rasterize_tensor8_fast")
             self.prefers_tensor_cores = self.has_tensor_cores and (major, minor) not in HALF_RATE
             attribute = driver.device_attribute
             self.n_blocks = BLOCKS_PER_MULTIPROCESSOR * device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
             self._compute, self._copy = driver.Stream(), driver.Stream()
+            self._chain = self._make_chain()
         except BaseException:
             self.close()
             raise
@@ -114,18 +120,27 @@ class CudaBackend(StructBackend):
         self._functions: Dict[str, Any] = {}
         self._n_fetches = 0
 
-    def _load(self, image: Optional[str]) -> Tuple[Any, str]:
-        """The first image that the driver takes, and its name; what it says of the others is kept for the error."""
+    def _load(self, image: Optional[str]) -> Tuple[Candidate, Any]:
+        """The first image that the driver takes, as a module; what it says of the others is kept for the error."""
         refusals = []
         for candidate in candidates(self.compute_capability, image):
             try:
-                return driver.module_from_buffer(read_image(candidate)), candidate.image.file
+                return candidate, driver.module_from_buffer(read_image(candidate))
             except (driver.Error, DeviceError) as error:
                 refusals.append(f"{candidate.image.file}: {error}")
         capability = "sm_{}{}".format(*self.compute_capability)
         why = "; ".join(refusals) or "none is built for it"
         build = f"run `edgegs kernels build --arch {capability}`"
         raise DeviceError(f"no kernel image runs on this GPU ({capability}): {why}; {build}")
+
+    def _make_chain(self) -> Optional[Chain]:
+        if capability_of(self._candidate.image.arch) < CAPABILITY:
+            return None
+        try:
+            return Chain(read_image(self._candidate), self._compute.handle)
+        except DeviceError as error:
+            log.info("launches are not chained: %s", error)
+            return None
 
     def _has(self, kernel: str) -> bool:
         try:
@@ -210,8 +225,11 @@ class CudaBackend(StructBackend):
                 self._functions[kernel] = (function, (threads, 1, 1))
             function, block = self._functions[kernel]
             threads = block[0]
-            function.prepared_async_call((n_blocks, 1), block, self._compute, params.record.tobytes())
-        except driver.Error as error:
+            if self._chain is not None and kernel.startswith(CHAINED):
+                self._chain.launch(kernel, n_blocks, threads, params.address)
+            else:
+                function.prepared_async_call((n_blocks, 1), block, self._compute, params.record.tobytes())
+        except (driver.Error, DeviceError) as error:
             raise DeviceError(f"{kernel} <<<{n_blocks}, {threads}>>> of {self.image}: {error}") from None
 
     def mark(self) -> Any:

@@ -139,7 +139,7 @@ def sort_lists(p: SimpleNamespace) -> None:
     """Each list front to back, equal depths by the splat's index."""
     entries = p.list_entries[: p.bin_starts[p.n_bins_x * p.n_bins_y]]
     entries = entries[np.lexsort((entries[:, 1], entries[:, 0], entries[:, 3]))]
-    p.list_splats[: len(entries)], p.list_masks[: len(entries)] = entries[:, 1], entries[:, 2]
+    p.bin_lists[: len(entries)] = entries[:, 1:3]
 
 
 def patches(p: SimpleNamespace) -> Iterator[Tuple[Box, np.ndarray, np.ndarray, int]]:
@@ -148,7 +148,7 @@ def patches(p: SimpleNamespace) -> Iterator[Tuple[Box, np.ndarray, np.ndarray, i
     patch_width = size // C.BIN_COLUMNS
     for bin_ in range(p.n_bins_x * p.n_bins_y):
         begin, end = (int(place) for place in p.bin_starts[bin_ : bin_ + 2])
-        masks = p.list_masks[begin:end]
+        masks = p.bin_lists[begin:end, 1]
         for bit in range(C.BIN_COLUMNS * size // C.PATCH_HEIGHT):
             x = bin_ % p.n_bins_x * size + bit % C.BIN_COLUMNS * patch_width
             y = bin_ // p.n_bins_x * size + bit // C.BIN_COLUMNS * C.PATCH_HEIGHT
@@ -169,7 +169,7 @@ def rasterize_patches(p: SimpleNamespace) -> None:
     """Front-to-back compositing of each patch's splats, pixel by pixel by the rules of cuda/constants.h."""
     records = read_records(p.splat_records)
     for box, centres, places, begin in patches(p):
-        splats = p.list_splats[begin + places]
+        splats = p.bin_lists[begin + places, 0]
         write_pixels(p, box, *composite(splats, partial(record_alphas, records), records.colours, centres))
 
 
@@ -183,7 +183,7 @@ def count_patches(p: SimpleNamespace) -> None:
         transmittance = np.ones(len(centres))
         walked, picked, n_steps = length, len(places), 0
         for first in range(0, len(places), C.STOP_EVERY):
-            step = p.list_splats[begin + places[first : first + C.STOP_EVERY]]
+            step = p.bin_lists[begin + places[first : first + C.STOP_EVERY], 0]
             transmittance *= np.prod(1 - record_alphas(records, step, centres), axis=0)
             n_steps += 1
             if transmittance.max() < C.TRANSMITTANCE_MIN:

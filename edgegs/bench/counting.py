@@ -100,7 +100,7 @@ def _of_bins(renderer: Renderer) -> Dict[str, int]:
     down = -(-np.minimum(side, renderer.height - bins // n_bins_x * side) // patch_height)
     found = renderer.patch_counts()
     n_sorted, n_scanned = list_ranges(sizes)
-    in_lists = renderer.read("list_splats")[: int(sizes.sum())]
+    in_lists = renderer.read("bin_lists")[: int(sizes.sum()), 0]
     return {
         "n_busy": len(np.unique(in_lists // 32)),
         "n_evaluations": found["blended"] * pixels,

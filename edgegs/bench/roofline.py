@@ -134,7 +134,7 @@ def counters_of(
         return Counters(**common, n_listed=int(starts[-1]), n_lists=len(starts) - 1, n_scanned=0)
     starts = renderer.read("bin_starts").astype(np.int64)
     n_listed = int(starts[-1])
-    masks = renderer.read("list_masks")[:n_listed]
+    masks = renderer.read("bin_lists")[:n_listed, 1]
     columns = int(C["BIN_COLUMNS"])
     row_mask = np.uint32((1 << columns) - 1)
     n_rows = sum(int(np.count_nonzero(masks >> np.uint32(bit) & row_mask)) for bit in range(0, 32, columns))

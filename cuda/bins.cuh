@@ -32,7 +32,13 @@ struct alignas(16) BinInstance {
     uint32 bin;
 };
 
-// The same in its bin's list.
+// Where a bin's list is, and where the bin: what blocks that take one begin with, in one load.
+struct alignas(16) BinList {
+    uint32 begin, end; // entries
+    uint32 x, y;       // the first pixel
+};
+
+// A splat in its bin's list.
 struct alignas(8) ListEntry {
     uint32 splat;
     uint32 mask;

@@ -32,7 +32,8 @@ DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
     }
     block_sync();
     for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
-        p.bin_order[fetch_add(firsts + length_class(p, bin), 1u)] = bin;
+        p.bin_order[fetch_add(firsts + length_class(p, bin), 1u)] = {
+            p.bin_starts[bin], p.bin_starts[bin + 1], bin % p.n_bins_x << p.bin_shift, bin / p.n_bins_x << p.bin_shift};
 }
 
 // Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so
@@ -325,7 +326,8 @@ template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
         p.bin_counts[block_rank()] = 0;
         if (block_rank() == 0) *p.instance_ticket = 0;
     }
-    const uint32 bin = p.bin_order[block_rank()], begin = p.bin_starts[bin], n = p.bin_starts[bin + 1] - begin;
+    const BinList list = p.bin_order[block_rank()];
+    const uint32 begin = list.begin, n = list.end - begin;
     const BinInstance *entries = p.list_entries + begin;
     if (n == 0) return; // the whole block
     BinInstance *dealt = p.bin_instances + begin; // nobody needs them any more

@@ -6,6 +6,7 @@ namespace edgegs {
 
 struct SplatRecord; // bins.cuh
 struct BinInstance;
+struct BinList;
 struct ListEntry;
 
 // One frame. Every array's first word says what indexes it.
@@ -41,7 +42,7 @@ struct FrameParams {
     uint32 *step_ticket;        // [1] the next splats to project, after one step for each block; 0 between frames
     uint32 *bin_counts;         // [n_bins] entries; 0 between frames
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
-    uint32 *bin_order;          // [n_bins] the bins, the longest lists first
+    BinList *bin_order;         // [n_bins] the longest lists first
     BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
     ListEntry *bin_lists;       // [instance_capacity] bin by bin, each list front to back
     uint64 *patch_counts;       // [3] of all patches, until every pixel was finished: list entries looked at, splats

@@ -77,17 +77,17 @@ DEVICE void pick_splats(const FrameParams &p, uint32 *queue, uint32 bit, uint32 
     warp_sync();
 }
 
-// A patch of the picture: its bin's, the masks' bit, its first pixel.
+// A patch of the picture: its bin's list, the masks' bit, its first pixel.
 struct Patch {
-    uint32 bin, bit, x, y;
+    uint32 begin, end, bit, x, y;
 };
 
 template <int PATCH_WIDTH> DEVICE Patch patch_of(const FrameParams &p, uint32 index) {
     constexpr uint32 PATCHES = BIN_COLUMNS * (BIN_COLUMNS * PATCH_WIDTH / PATCH_HEIGHT); // of one bin
-    const uint32 bin = p.bin_order[index / PATCHES], bit = index % PATCHES;
-    const uint32 x = (bin % p.n_bins_x << p.bin_shift) + bit % BIN_COLUMNS * PATCH_WIDTH;
-    const uint32 y = (bin / p.n_bins_x << p.bin_shift) + bit / BIN_COLUMNS * PATCH_HEIGHT;
-    return {bin, bit, x, y};
+    const BinList list = p.bin_order[index / PATCHES];
+    const uint32 bit = index % PATCHES;
+    const uint32 x = list.x + bit % BIN_COLUMNS * PATCH_WIDTH, y = list.y + bit / BIN_COLUMNS * PATCH_HEIGHT;
+    return {list.begin, list.end, bit, x, y};
 }
 
 // With COUNTS it draws nothing, and adds up what drawing took: see FrameParams.patch_counts.
@@ -119,11 +119,10 @@ DEVICE void draw_patch(const FrameParams &p, uint32 index, PatchSplat *staged, u
         }
     }
 
-    const uint32 end = p.bin_starts[own.bin + 1];
     uint32 n_queued = 0, n_walked = 0, n_picked = 0, n_blended = 0;
     bool alive = true;
-    for (uint32 next = p.bin_starts[own.bin]; alive && (next < end || n_queued > 0);) {
-        pick_splats(p, queue, own.bit, next, end, n_queued, n_walked);
+    for (uint32 next = own.begin; alive && (next < own.end || n_queued > 0);) {
+        pick_splats(p, queue, own.bit, next, own.end, n_queued, n_walked);
         // stage a batch; what is over moves to the front. Behind the last splat stand some that draw nothing
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         for (uint32 k = lane_rank(); k < PATCH_BATCH; k += WARP_WIDTH) {

@@ -88,11 +88,10 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
     const uint32 channel = column % 4 * 2, zeros = 8;
     const uint32 colour_near = rows == column / 4 ? channel : zeros, colour_far = rows == column / 4 + 2 ? channel : zeros;
 
-    const uint32 end = p.bin_starts[own.bin + 1];
     uint32 n_queued = 0, n_walked = 0;
     bool alive = true;
-    for (uint32 next = p.bin_starts[own.bin]; alive && (next < end || n_queued > 0);) {
-        pick_splats(p, shared.queue, own.bit, next, end, n_queued, n_walked);
+    for (uint32 next = own.begin; alive && (next < own.end || n_queued > 0);) {
+        pick_splats(p, shared.queue, own.bit, next, own.end, n_queued, n_walked);
         const uint32 n_staged = n_queued < PATCH_BATCH ? n_queued : PATCH_BATCH;
         SplatRecord record = {};
         record.opacity_red = 0xffffu; // an opacity of 2^-8: below 1/255

@@ -228,7 +228,7 @@ class BinPipeline(Pipeline):
         self._alloc("splat_records", (n_splats, 8), "u4")
         self._alloc("bin_counts", (n_bins_x * n_bins_y,), "u4", clear=True)
         self._alloc("bin_starts", (n_bins_x * n_bins_y + 1,), "u4")
-        self._alloc("bin_order", (n_bins_x * n_bins_y,), "u4")
+        self._alloc("bin_order", (n_bins_x * n_bins_y, 4), "u4")
         self._alloc("block_ticket", (1,), "u4", clear=True)
         self._alloc("step_ticket", (1,), "u4", clear=True)
         self._alloc("instance_ticket", (1,), "u8", clear=True)

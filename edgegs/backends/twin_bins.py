@@ -132,7 +132,9 @@ def fill_lists(p: SimpleNamespace) -> None:
     touching = emitted[emitted[:, 2] != 0]
     p.list_entries[: len(touching)] = touching[np.argsort(touching[:, 3], kind="stable")]
     n_bins = p.n_bins_x * p.n_bins_y
-    p.bin_order[:n_bins] = np.argsort(-np.diff(p.bin_starts[: n_bins + 1].astype(np.int64)), kind="stable")
+    bins = np.argsort(-np.diff(p.bin_starts[: n_bins + 1].astype(np.int64)), kind="stable")
+    x, y = bins % p.n_bins_x << p.bin_shift, bins // p.n_bins_x << p.bin_shift
+    p.bin_order[:n_bins] = np.stack([p.bin_starts[bins], p.bin_starts[bins + 1], x, y], axis=1)
 
 
 def sort_lists(p: SimpleNamespace) -> None:

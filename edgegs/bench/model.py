@@ -28,11 +28,10 @@ from edgegs.room import (
     DEPTH,
     EXTENT,
     LIST_ENTRY,
-    LIST_MASK,
-    LIST_SPLAT,
     MEANS2D,
     RECORD,
     RECT,
+    SORTED_ENTRY,
     TILE_COUNT,
     C,
     n_tiles,
@@ -223,8 +222,8 @@ def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
         moved["project"] += instances * BIN_INSTANCE
         moved["duplicate"] = instances * BIN_INSTANCE + counts.n_entries * LIST_ENTRY
         # a block reads its list again and again: 64 KB at most, which every board's second-level cache holds
-        moved["sort"] = counts.n_entries * (LIST_ENTRY + LIST_SPLAT + LIST_MASK) + counts.n_scanned * LIST_ENTRY
-        moved["rasterize"] = counts.n_walked * LIST_MASK + counts.n_picked * (LIST_SPLAT + RECORD)
+        moved["sort"] = counts.n_entries * (LIST_ENTRY + SORTED_ENTRY) + counts.n_scanned * LIST_ENTRY
+        moved["rasterize"] = counts.n_walked * SORTED_ENTRY + counts.n_picked * RECORD
         moved["rasterize"] += 3 * counts.width * counts.height
         return moved
     projected = MEANS2D + DEPTH + CONIC + COLOUR

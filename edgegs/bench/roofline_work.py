@@ -163,8 +163,8 @@ def _of_bins(variant: Variant, n: Counters) -> Dict[str, Work]:
     coloured = visible if variant.storage == "packed" else n.n_splats
     slots = (n.n_splats * PROJECT_SLOTS + coloured * (COLOUR_SLOTS + 1.5 * colour)) / WARP
     slots += instances / WARP * (INSTANCE_SLOTS + ROW_SLOTS * rows_of_instance)
-    fill = (instances + entries) * INSTANCE + 3 * table
-    sort = entries * (INSTANCE + 2 * WORD) + 2 * table
+    fill = (instances + entries) * INSTANCE + 7 * table  # starts, counts twice; the order
+    sort = entries * (INSTANCE + 2 * WORD) + 5 * table
     sort_slots = (entries * SORT_SLOTS + n.n_scanned * SCAN_SLOTS) / WARP + n.n_lists * LIST_SLOTS
     return {
         "project": Work(project, fp32, 0, slots),
@@ -179,9 +179,9 @@ def _of_patches(variant: Variant, n: Counters) -> Work:
     width = variant.bin_size // int(C["BIN_COLUMNS"])
     pixels = width * PATCH_HEIGHT
     of_thread = pixels // WARP
-    # masks that are walked, splats that are picked: each once, though many patches do
-    moved = WORD * (min(n.walked, n.n_listed) + min(n.picked, n.n_listed)) + RECORD * min(n.picked, n.n_visible)
-    moved += WORD * (n.n_lists + 1) + PIXEL * n.width * n.height
+    # entries that are walked, splats that are picked: each once, though many patches do
+    moved = 2 * WORD * min(n.walked, n.n_listed) + RECORD * min(n.picked, n.n_visible)
+    moved += 4 * WORD * n.n_lists + PIXEL * n.width * n.height
     blend, fold, loads = SPLAT_FP32 + PAIR_FP32 * of_thread // 2, FOLD_SLOTS, BLEND_LOADS
     blend_slots: float = blend + of_thread + BLEND_LOADS
     if variant.needs_tensor_cores:

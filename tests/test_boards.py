@@ -103,7 +103,7 @@ def line_of(words: str) -> int:
         ("{slots: 43.0,", "{slots: 0,", "rasterize_block_fast.slots: must be a number from 1 to 100,000"),
         ("{slots: 43.0,", "{slot: 43.0,", "rasterize_block_fast.slot: unknown key (got 43.0); did you mean slots?"),
         ("    rasterize_block_fast: {", "    rasterize_quick: {", "kernels.loops.rasterize_quick: unknown key"),
-        ("registers: 72,", "registers: 72.5,", "registers: must be a whole number from 1 to 255 (got 64.5)"),
+        ("registers: 64,", "registers: 64.5,", "registers: must be a whole number from 1 to 255 (got 64.5)"),
         ("    exact: {slots: 47", "    quick: {slots: 47", "calibration.loop.quick: unknown key"),
         ("{exponential: exact,", "{exponential: exakt,", "50k-expf.exponential: must be one of exact, fast, bits (got"),
         ("{exponential: exact,", "{exponential: bits,", "dial-50k-expf.exponential: calibration.loop has no bits"),

@@ -285,9 +285,9 @@ def test_slots_and_bytes_of_bins_by_hand(known: Boards) -> None:
     assert model.stage_bytes(BEST, COUNTS) == {
         "project": 3200 * 28 + 1600 * (48 + 32) + 6400 * 16,
         "duplicate": 6400 * (16 + 16),
-        "sort": 6400 * (16 + 4 + 4) + 3200 * 16,
+        "sort": 6400 * (16 + 8) + 3200 * 16,
         "ranges": 0,
-        "rasterize": 128_000 * 4 + 64_000 * (4 + 32) + 3 * 640 * 480,
+        "rasterize": 128_000 * 8 + 64_000 * 32 + 3 * 640 * 480,
     }
     assert model.stage_launches(BEST, COUNTS) == {
         "project": 1, "duplicate": 1, "sort": 1, "ranges": 0, "rasterize": 1

@@ -139,10 +139,10 @@ def test_counts_of_one_splat_by_hand(host):
     assert work["project"].bytes == 12 + 16 + 4 + 32 + 16 + 16 * host.n_blocks + 4 + 4
     # transform; covariance; ellipse; colour: direction 12, three coefficients to float, by basis, by scale; bin, 4 rows
     assert work["project"].fp32 == 15 + 108 + 40 + (12 + 3 + 3 + 3) + (17 + 4 * 19)
-    assert work["duplicate"] == Work(16 + 16 + 3 * 4)
-    assert work["sort"] == Work(16 + 4 + 4 + 2 * 4, 3)
+    assert work["duplicate"] == Work(16 + 16 + 3 * 4 + 16)
+    assert work["sort"] == Work(16 + 8 + 16 + 4, 3)
     # the mask, the place, the record, two starts, the picture
-    assert work["rasterize"].bytes == 4 + 4 + 32 + 2 * 4 + 32 * 32 * 3
+    assert work["rasterize"].bytes == 8 + 32 + 16 + 32 * 32 * 3
     assert work["rasterize"].exp2 == 16 * 8 * 64
     # two pixels of each lane: 3 for the splat, 13 for a pair of rows
     assert work["rasterize"].fp32 == 16 * 8 * 32 * (3 + 13) + 16 * 17 + 32 * 32 * 13

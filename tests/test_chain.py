@@ -1,7 +1,6 @@
 """Chained launches: which kernels, what the driver is told, and that frames drawn so are the same frames."""
 
 import ctypes
-import os
 import re
 import subprocess
 
@@ -59,7 +58,7 @@ def driver(request, tmp_path, monkeypatch):
     source.write_text(DRIVER)
     flags = ["-DCHAINS"] if request.param else []
     command = ["g++", "-x", "c", "-shared", "-fPIC", *flags, str(source), "-o", str(library)]
-    subprocess.run(command, check=True, env=dict(os.environ))
+    subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
     monkeypatch.setattr(chain.ctypes, "CDLL", lambda name: loaded)
     return loaded

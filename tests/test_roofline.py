@@ -141,7 +141,7 @@ def test_counts_of_one_splat_by_hand(host):
     assert work["project"].fp32 == 15 + 108 + 40 + (12 + 3 + 3 + 3) + (17 + 4 * 19)
     assert work["duplicate"] == Work(16 + 16 + 3 * 4 + 16)
     assert work["sort"] == Work(16 + 8 + 16 + 4, 3)
-    # the mask, the place, the record, two starts, the picture
+    # the entry, the record, the bin's list, the picture
     assert work["rasterize"].bytes == 8 + 32 + 16 + 32 * 32 * 3
     assert work["rasterize"].exp2 == 16 * 8 * 64
     # two pixels of each lane: 3 for the splat, 13 for a pair of rows

@@ -105,14 +105,14 @@ class CudaBackend(StructBackend):
             self.compute_capability = (major, minor)
             self.pci_bus_id = str(device.pci_bus_id())
             self.is_integrated = bool(device.get_attribute(driver.device_attribute.INTEGRATED))
-            self._candidate, self._module = self._load(image)
-            self.image = self._candidate.image.file
+            candidate, content, self._module = self._load(image)
+            self.image = candidate.image.file
             self.has_tensor_cores = self._has("rasterize_tensor8_fast")
             self.prefers_tensor_cores = self.has_tensor_cores and (major, minor) not in HALF_RATE
             attribute = driver.device_attribute
             self.n_blocks = BLOCKS_PER_MULTIPROCESSOR * device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
             self._compute, self._copy = driver.Stream(), driver.Stream()
-            self._chain = self._make_chain()
+            self._chain = self._make_chain(candidate, content)
         except BaseException:
             self.close()
             raise
@@ -120,12 +120,13 @@ class CudaBackend(StructBackend):
         self._functions: Dict[str, Any] = {}
         self._n_fetches = 0
 
-    def _load(self, image: Optional[str]) -> Tuple[Candidate, Any]:
-        """The first image that the driver takes, as a module; what it says of the others is kept for the error."""
+    def _load(self, image: Optional[str]) -> Tuple[Candidate, bytes, Any]:
+        """The first image that the driver takes, its bytes, its module; what it says of the others is for the error."""
         refusals = []
         for candidate in candidates(self.compute_capability, image):
             try:
-                return candidate, driver.module_from_buffer(read_image(candidate))
+                content = read_image(candidate)
+                return candidate, content, driver.module_from_buffer(content)
             except (driver.Error, DeviceError) as error:
                 refusals.append(f"{candidate.image.file}: {error}")
         capability = "sm_{}{}".format(*self.compute_capability)
@@ -133,11 +134,11 @@ class CudaBackend(StructBackend):
         build = f"run `edgegs kernels build --arch {capability}`"
         raise DeviceError(f"no kernel image runs on this GPU ({capability}): {why}; {build}")
 
-    def _make_chain(self) -> Optional[Chain]:
-        if capability_of(self._candidate.image.arch) < CAPABILITY:
+    def _make_chain(self, candidate: Candidate, content: bytes) -> Optional[Chain]:
+        if capability_of(candidate.image.arch) < CAPABILITY:
             return None
         try:
-            return Chain(read_image(self._candidate), self._compute.handle)
+            return Chain(content, self._compute.handle)
         except DeviceError as error:
             log.info("launches are not chained: %s", error)
             return None

@@ -40,6 +40,7 @@
 #define PATCH_BATCH 32             // splats staged at a time: one a lane
 #define WALK_ROWS 4                // of a warp's width: entries of a list that are looked at together
 #define STOP_EVERY 8               // splats drawn between two looks at the transmittance
+#define PATCH_OPAQUE 0.00390625f   // 1/256: a patch ends when no pixel lets more through than a byte's step
 #define FLUSH_BIAS 118.00564656f   // 126 - log2(255): 2^-FLUSH_BIAS / 255 is the least float that is not denormal
 #define FLUSH_SCALE 3.3361017e35f  // 2^FLUSH_BIAS = 2^126 / 255
 

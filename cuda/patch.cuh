@@ -4,7 +4,8 @@
 //   the 1/255 cut    2^x is made FLUSH_BIAS too small, so that an alpha below 1/255 is denormal and flushed to 0;
 //                    the transmittance is kept 2^FLUSH_BIAS too large, so that their product is the weight
 //   the 0.99 clamp   made on the opacity (make_record)
-//   the 1e-4 stop    asked for the whole patch after every STOP_EVERY splats; the splat that crosses it is drawn
+//   the 1e-4 stop    the patch ends when none of its pixels lets more than PATCH_OPAQUE through, which is asked after
+//                    every STOP_EVERY splats; what lies behind is taken to have the colour in front (cover_rest)
 #pragma once
 
 namespace edgegs {
@@ -44,12 +45,23 @@ DEVICE void blend_flushed(PatchPixels &pixels, Pixels log2_alpha, const PatchSpl
     pixels.b = multiply_add(weight, spread(s.b), pixels.b);
 }
 
-DEVICE void write_patch(const FrameParams &p, uint32 x, uint32 y, const PatchPixels &pixels) {
+// Fills what a finished patch lets through, at most PATCH_OPAQUE, with the pixel's own colour: what lies behind was not
+// drawn, and is nearer to that, as a rule, than to the background.
+template <typename Value> DEVICE void cover_rest(Value &r, Value &g, Value &b, Value &transmittance) {
+    const Value whole = 1.0f + (transmittance + transmittance * transmittance); // 1 / (1 - transmittance), to 2^-24
+    r = r * whole;
+    g = g * whole;
+    b = b * whole;
+    transmittance = transmittance * 0.0f;
+}
+
+DEVICE void write_patch(const FrameParams &p, uint32 x, uint32 y, const PatchPixels &pixels, bool finished) {
     PixelState state;
     state.transmittance = pixels.transmittance * spread(1.0f / FLUSH_SCALE);
     state.r = pixels.r;
     state.g = pixels.g;
     state.b = pixels.b;
+    if (finished) cover_rest(state.r, state.g, state.b, state.transmittance);
     write_pixels(p, x, y, state);
 }
 
@@ -157,7 +169,7 @@ DEVICE void draw_patch(const FrameParams &p, uint32 index, PatchSplat *staged, u
             for (int i = 0; i < N_PACKS; ++i)
                 for (int j = 0; j < N_PAIRS; ++j)
                     most = larger(most, larger(above[i][j].transmittance, below[i][j].transmittance));
-            alive = warp_ballot(any_pixel(most >= spread(TRANSMITTANCE_MIN * FLUSH_SCALE))) != 0;
+            alive = warp_ballot(any_pixel(most >= spread(PATCH_OPAQUE * FLUSH_SCALE))) != 0;
         }
     }
 
@@ -169,8 +181,8 @@ DEVICE void draw_patch(const FrameParams &p, uint32 index, PatchSplat *staged, u
     for (int i = 0; i < N_PACKS && !COUNTS; ++i) {
         const uint32 x = patch_x + (first_pack + i * LANES_PER_ROW) * PACK_PIXELS;
         for (int j = 0; j < N_PAIRS; ++j) {
-            write_patch(p, x, patch_y + N_ROW_PAIRS - 1 - (first_pair + j), above[i][j]);
-            write_patch(p, x, patch_y + N_ROW_PAIRS + (first_pair + j), below[i][j]);
+            write_patch(p, x, patch_y + N_ROW_PAIRS - 1 - (first_pair + j), above[i][j], !alive);
+            write_patch(p, x, patch_y + N_ROW_PAIRS + (first_pair + j), below[i][j], !alive);
         }
     }
 }

@@ -125,7 +125,7 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
             float most = 0.0f;
             for (const TensorColumns &pixels : columns)
                 most = larger(most, larger(pixels.transmittance_upper, pixels.transmittance_lower));
-            alive = warp_ballot(most >= TRANSMITTANCE_MIN * FLUSH_SCALE) != 0;
+            alive = warp_ballot(most >= PATCH_OPAQUE * FLUSH_SCALE) != 0;
         }
     }
 
@@ -139,10 +139,11 @@ template <int PATCH_WIDTH> DEVICE void draw_patch_tensor(const FrameParams &p, u
             return rows < 2 ? near : far;
         };
         for (int row = 0; row < 2; ++row) {
-            const float r = collect(2 * row, source), g = collect(2 * row + 1, source);
-            const float b = collect(2 * row, source + 1);
+            float r = collect(2 * row, source), g = collect(2 * row + 1, source);
+            float b = collect(2 * row, source + 1);
             const float scaled = row == 0 ? pixels.transmittance_upper : pixels.transmittance_lower;
-            const float transmittance = scaled * (1.0f / FLUSH_SCALE);
+            float transmittance = scaled * (1.0f / FLUSH_SCALE);
+            if (!alive) cover_rest(r, g, b, transmittance);
             const uint32 x = pixel_x + 8 * i, y = pixel_y + row;
             if (x < p.width && y < p.height) {
                 if (is_plain)

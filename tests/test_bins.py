@@ -307,12 +307,29 @@ def test_pictures_are_near_the_exact_ones_and_the_twins(backend, case, size, nam
         np.testing.assert_array_equal(frame.image, exact.image)
         return
     assert size == (1, 1) or exact.image.max() > 0
-    assert psnr(frame.image, exact.image) >= tolerances.BINS_MIN_PSNR
+    assert psnr(frame.image_f32, exact.image_f32) >= tolerances.BINS_MIN_PSNR
+    assert np.abs(frame.image.astype(int) - exact.image).max() <= 1
     original = exact_frame(case, size, "baseline")
     if storage == "fp32":
         assert psnr(frame.image_f32, original.image_f32) >= tolerances.BINS_MIN_PSNR
     elif case != "needles":  # which need more digits of a rotation than FP16 has
         assert psnr(frame.image_f32, original.image_f32) >= tolerances.PACKED_MIN_PSNR
+
+
+@pytest.mark.parametrize("name", [*NAMES, *TENSOR, "tensor"])
+@pytest.mark.parametrize(("n_sheets", "is_hidden"), [(2, False), (3, True)])
+def test_what_stands_behind_an_opaque_patch_is_taken_to_have_its_colour(backend, n_sheets, is_hidden, name):
+    opacity, front = 0.9, (0.9, 0.5, 0.1)  # two sheets let 1/100 through, three less than PATCH_OPAQUE
+    sheets = [scenes.one((0, 0, 2 + i), (1000, 1000, 0.01), opacity=opacity, colour=front) for i in range(n_sheets)]
+    behind = [scenes.one((0, 0, 20 + i), (1000, 1000, 0.01), colour=(0, 1, 0)) for i in range(C["STOP_EVERY"])]
+    renderer, frame = draw(backend, scenes.join(*sheets, *behind), scenes.camera(33, 17), name, background=(0, 0, 1))
+    renderer.close()
+    if is_hidden:
+        assert not frame.transmittance.any()
+        np.testing.assert_allclose(frame.image_f32, np.broadcast_to(np.float32(front), (17, 33, 3)), atol=2e-3)
+    else:
+        green = 0.5 * 0.99 + 0.01
+        np.testing.assert_allclose(frame.image_f32[..., 1], green, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)

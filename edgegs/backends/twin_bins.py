@@ -188,7 +188,7 @@ def count_patches(p: SimpleNamespace) -> None:
             step = p.bin_lists[begin + places[first : first + C.STOP_EVERY], 0]
             transmittance *= np.prod(1 - record_alphas(records, step, centres), axis=0)
             n_steps += 1
-            if transmittance.max() < C.TRANSMITTANCE_MIN:
+            if transmittance.max() < C.PATCH_OPAQUE:
                 picked = min(picked, C.PATCH_BATCH * -(-n_steps // steps_a_batch))
                 if picked % C.PATCH_BATCH == 0:  # else the list came to its end first
                     walked = min(length, (int(places[picked - 1]) // WALK + 1) * WALK)

@@ -38,6 +38,12 @@ struct alignas(16) BinList {
     uint32 x, y;       // the first pixel
 };
 
+// What a block sorts: a list, or of a long one the share that falls to it of n_shares.
+struct alignas(16) ListShare {
+    uint32 begin, end; // the whole list's entries
+    uint32 share, n_shares;
+};
+
 // A splat in its bin's list.
 struct alignas(8) ListEntry {
     uint32 splat;

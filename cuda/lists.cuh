@@ -1,6 +1,7 @@
 // The lists of key `bins` (see bins.cuh):
 //
-//   fill_lists    instances into the lists, in any order; the first block orders the bins, the longest lists first
+//   fill_lists    instances into the lists, in any order; the first block orders the bins, the longest lists first, and
+//                 says how many blocks share each list's sorting
 //   sort_lists    each list front to back, in shared memory; equal depths by the splat's index, so order is no chance
 #pragma once
 
@@ -11,29 +12,50 @@ struct FillShared {
 };
 
 // Lists of one class differ by at most a quarter. The longest lists are of class 124.
-DEVICE uint32 length_class(const FrameParams &p, uint32 bin) {
-    return (float_bits(float(p.bin_starts[bin + 1] - p.bin_starts[bin] + 1u)) >> 21) - (127u << 2);
+DEVICE uint32 length_class(uint32 n) { return (float_bits(float(n + 1u)) >> 21) - (127u << 2); }
+
+// How many blocks sort a list of n entries, where a block's fair part of all lists is `fair`.
+DEVICE uint32 sharers_of(uint32 n, uint32 fair) {
+    if (n <= LIST_CAPACITY) return 1;
+    const uint32 sharers = (n + fair - 1) / fair;
+    return sharers < LIST_PARTS ? sharers : LIST_PARTS;
 }
 
-// The bins, the longest lists first: what takes longest begins first, and the last blocks end together.
+// The bins, the longest lists first, for the rasterizer; and the blocks that sort the lists, in the same order: what takes
+// longest begins first, and the last blocks end together.
 DEVICE void order_bins(const FrameParams &p, FillShared &shared) {
     constexpr int THREADS = block_threads(FILL_THREADS), CLASSES = 128;
-    static_assert(2 * CLASSES <= MAX_BINS, "two tables in one");
+    static_assert(4 * CLASSES <= MAX_BINS, "four tables in one");
     const uint32 n_bins = p.n_bins_x * p.n_bins_y;
-    uint32 *counts = shared.next, *firsts = shared.next + CLASSES;
-    for (int i = thread_rank(); i < CLASSES; i += THREADS) counts[i] = 0;
+    // the lists of more than a fair part have no more blocks besides their first than there are fair parts
+    const uint32 n_sharing = p.n_list_shares - n_bins, even = p.bin_starts[n_bins] / n_sharing + 1;
+    const uint32 fair = even < LIST_CAPACITY / 2 ? LIST_CAPACITY / 2 : even;
+    uint32 *lists = shared.next, *shares = lists + CLASSES, *first_lists = shares + CLASSES, *first_shares = first_lists + CLASSES;
+    for (int i = thread_rank(); i < 2 * CLASSES; i += THREADS) shared.next[i] = 0;
     block_sync();
-    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) fetch_add(counts + length_class(p, bin), 1u);
-    block_sync();
-    for (int i = thread_rank(); i < CLASSES; i += THREADS) {
-        uint32 longer = 0;
-        for (int other = i + 1; other < CLASSES; ++other) longer += counts[other];
-        firsts[i] = longer;
+    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) {
+        const uint32 n = p.bin_starts[bin + 1] - p.bin_starts[bin];
+        fetch_add(lists + length_class(n), 1u);
+        fetch_add(shares + length_class(n), sharers_of(n, fair));
     }
     block_sync();
-    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS)
-        p.bin_order[fetch_add(firsts + length_class(p, bin), 1u)] = {
-            p.bin_starts[bin], p.bin_starts[bin + 1], bin % p.n_bins_x << p.bin_shift, bin / p.n_bins_x << p.bin_shift};
+    for (int i = thread_rank(); i < 2 * CLASSES; i += THREADS) {
+        uint32 longer = 0;
+        for (int other = i + 1; other < (i < CLASSES ? 1 : 2) * CLASSES; ++other) longer += shared.next[other];
+        first_lists[i] = longer;
+    }
+    block_sync();
+    for (uint32 bin = thread_rank(); bin < n_bins; bin += THREADS) {
+        const uint32 begin = p.bin_starts[bin], end = p.bin_starts[bin + 1];
+        const uint32 n_sharers = sharers_of(end - begin, fair);
+        p.bin_order[fetch_add(first_lists + length_class(end - begin), 1u)] = {
+            begin, end, bin % p.n_bins_x << p.bin_shift, bin / p.n_bins_x << p.bin_shift};
+        const uint32 first = fetch_add(first_shares + length_class(end - begin), n_sharers);
+        for (uint32 share = 0; share < n_sharers; ++share) p.list_shares[first + share] = {begin, end, share, n_sharers};
+    }
+    block_sync();
+    const uint32 n_shares = first_shares[0]; // the shortest lists' come last
+    for (uint32 i = n_shares + thread_rank(); i < p.n_list_shares; i += THREADS) p.list_shares[i] = {0, 0, 0, 1};
 }
 
 // Moves the instances to their bins' lists, in any order: a block reads some, counts how many each list gets, takes so
@@ -89,14 +111,20 @@ template <int THREADS> struct ListShared {
     SumShared<uint32, THREADS> sums;
     uint32 parts[LIST_PARTS + 1]; // of a list that is dealt, where each begins
     uint32 nearest, farthest, is_skewed, found;
+    uint32 first_bucket, end_bucket; // of the block's parts
 };
 
-// Counts become first places; the total stands behind them.
-template <int THREADS> DEVICE void sum_buckets(ListShared<THREADS> &shared) {
+// Counts become first places; the total stands behind them. is_skewed is set where one has more than `most`.
+template <int THREADS> DEVICE void sum_buckets(ListShared<THREADS> &shared, uint32 most) {
     constexpr int EACH = LIST_BUCKETS / THREADS;
     uint32 *mine = shared.starts + thread_rank() * EACH;
     uint32 sum = 0, total;
-    for (int i = 0; i < EACH; ++i) sum += mine[i];
+    bool is_skewed = false;
+    for (int i = 0; i < EACH; ++i) {
+        sum += mine[i];
+        is_skewed |= mine[i] > most;
+    }
+    if (is_skewed) fetch_max(&shared.is_skewed, 1u);
     uint32 before = block_exclusive_sum<uint32, THREADS>(sum, total, shared.sums);
     for (int i = 0; i < EACH; ++i) {
         const uint32 count = mine[i];
@@ -142,7 +170,7 @@ DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entri
             if (rank >= from && rank < top) fetch_add(shared.starts + uint32((rank - from) >> shift), 1u);
         }
         block_sync();
-        sum_buckets(shared);
+        sum_buckets(shared, 0xffffffffu);
         ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS)
             if (kept + shared.starts[i] <= LIST_CAPACITY && kept + shared.starts[i + 1] > LIST_CAPACITY) shared.found = i;
         block_sync();
@@ -210,8 +238,8 @@ struct Buckets {
     uint32 nearest;
     float scale;
 
-    DEVICE uint32 operator()(const BinInstance &entry) const {
-        const uint32 bucket = uint32(float(entry.depth - nearest) * scale);
+    DEVICE uint32 operator()(uint32 depth) const {
+        const uint32 bucket = uint32(float(depth - nearest) * scale);
         return bucket < LIST_BUCKETS ? bucket : LIST_BUCKETS - 1u;
     }
 };
@@ -231,10 +259,9 @@ DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *en
     find_extent(shared, nearest, farthest);
     const Buckets bucket_of = {shared.nearest, float(LIST_BUCKETS) / (float(shared.farthest - shared.nearest) + 1.0f)};
     ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS)
-        if (is_in(entries[i]) && fetch_add(shared.starts + bucket_of(entries[i]), 1u) == most)
-            fetch_max(&shared.is_skewed, 1u);
+        if (is_in(entries[i])) fetch_add(shared.starts + bucket_of(entries[i].depth), 1u);
     block_sync();
-    sum_buckets(shared);
+    sum_buckets(shared, most);
     return bucket_of;
 }
 
@@ -248,7 +275,7 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
     const uint32 n_taken = shared.starts[LIST_BUCKETS];
     ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) { // a bucket's start moves to its end
         if (!is_in(entries[i])) continue;
-        const uint32 place = fetch_add(shared.starts + bucket_of(entries[i]), 1u);
+        const uint32 place = fetch_add(shared.starts + bucket_of(entries[i].depth), 1u);
         shared.keys[place] = entries[i].depth;
         shared.places[place] = i;
     }
@@ -262,15 +289,19 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
         return n_taken; // the whole block
     }
     ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
-        const BinInstance entry = entries[shared.places[item]];
-        const uint32 bucket = bucket_of(entry);
+        const BinInstance entry = entries[shared.places[item]]; // on its way while its place is found
+        const uint32 depth = shared.keys[item], bucket = bucket_of(depth);
         const uint32 begin = bucket > 0 ? shared.starts[bucket - 1] : 0, end = shared.starts[bucket];
-        uint32 place = begin;
+        // where depths crowd this is most of the work: signs of differences, which fit (depths are below 2^31), no branches
+        uint32 n_nearer = 0, n_farther = 0;
         ROLLED for (uint32 other = begin; other < end; ++other) {
-            if (shared.keys[other] < entry.depth)
-                ++place;
-            else if (shared.keys[other] == entry.depth && other != item)
-                place += entries[shared.places[other]].splat < entry.splat;
+            n_nearer += (shared.keys[other] - depth) >> 31;
+            n_farther += (depth - shared.keys[other]) >> 31;
+        }
+        uint32 place = begin + n_nearer;
+        if (n_nearer + n_farther + 1 < end - begin) { // some are equal
+            ROLLED for (uint32 other = begin; other < end; ++other)
+                if (shared.keys[other] == depth && other != item) place += entries[shared.places[other]].splat < entry.splat;
         }
         p.bin_lists[output + place] = {entry.splat, entry.mask};
     }
@@ -278,27 +309,41 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
     return n_taken;
 }
 
-// A list much longer than LIST_CAPACITY, dealt by buckets into parts, one behind the other: their number, and where each
-// begins in shared.parts; 0 where a bucket is too full for that. Parts fit unless there would be more than LIST_PARTS.
+// Deals a list by buckets into parts, one behind the other; of these the block deals its share. Where each begins stands
+// in shared.parts. False where a bucket is too full for that. Parts fit into shared memory unless there would be more than
+// LIST_PARTS.
 template <int THREADS>
-DEVICE uint32 deal_list(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, BinInstance *dealt) {
+DEVICE bool deal_list(ListShared<THREADS> &shared, const BinInstance *entries, const ListShare &list, BinInstance *dealt,
+                      Span &own) {
+    const uint32 n = list.end - list.begin;
     // of a part, and what its last bucket has beyond that, which is no more
     const uint32 least = LIST_CAPACITY / 2, part_size = n / LIST_PARTS < least ? least : n / LIST_PARTS + 1;
     const Buckets bucket_of = spread_entries(shared, entries, n, AllEntries(), part_size);
-    if (shared.is_skewed) return 0; // the whole block
+    const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / part_size + 1;
+    const bool is_skewed = shared.is_skewed;
+    if (thread_rank() == 0) {
+        shared.parts[n_parts] = n;
+        shared.end_bucket = LIST_BUCKETS;
+    }
+    block_sync();
+    if (is_skewed) return false; // the whole block
+    own = {n_parts * list.share / list.n_shares, n_parts * (list.share + 1) / list.n_shares};
     ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) {
         const uint32 part = shared.starts[i] / part_size;
-        if (i == 0 || shared.starts[i - 1] / part_size != part) shared.parts[part] = shared.starts[i];
+        if (i > 0 && shared.starts[i - 1] / part_size == part) continue;
+        shared.parts[part] = shared.starts[i];
+        if (part == own.begin) shared.first_bucket = i;
+        if (part == own.end) shared.end_bucket = i;
     }
-    const uint32 n_parts = shared.starts[LIST_BUCKETS - 1] / part_size + 1;
-    if (thread_rank() == 0) shared.parts[n_parts] = n;
     block_sync();
+    const uint32 first_bucket = shared.first_bucket, n_buckets = shared.end_bucket - first_bucket;
     ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
         const BinInstance entry = entries[i];
-        dealt[fetch_add(shared.starts + bucket_of(entry), 1u)] = entry;
+        const uint32 bucket = bucket_of(entry.depth);
+        if (bucket - first_bucket < n_buckets) dealt[fetch_add(shared.starts + bucket, 1u)] = entry;
     }
     block_sync();
-    return n_parts;
+    return true;
 }
 
 // Sorts entries, however many, into the output: all at once, or range by range.
@@ -317,23 +362,25 @@ DEVICE void sort_any(const FrameParams &p, ListShared<THREADS> &shared, const Bi
     }
 }
 
-// A block a bin.
+// A block a list, or a share of a long one.
 template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
     constexpr int THREADS = block_threads(CUDA_THREADS);
     SHARED(ListShared<THREADS>, shared);
     wait_for_previous();
     if (thread_rank() == 0) { // for the next frame
-        p.bin_counts[block_rank()] = 0;
+        if (block_rank() < p.n_bins_x * p.n_bins_y) p.bin_counts[block_rank()] = 0;
         if (block_rank() == 0) *p.instance_ticket = 0;
     }
-    const BinList list = p.bin_order[block_rank()];
+    const ListShare list = p.list_shares[block_rank()];
     const uint32 begin = list.begin, n = list.end - begin;
     const BinInstance *entries = p.list_entries + begin;
     if (n == 0) return; // the whole block
+    Span parts = {0, 0};
     BinInstance *dealt = p.bin_instances + begin; // nobody needs them any more
-    const uint32 n_parts = n > 2 * LIST_CAPACITY ? deal_list(shared, entries, n, dealt) : 0;
-    if (n_parts == 0) sort_any(p, shared, entries, n, begin);
-    for (uint32 part = 0; part < n_parts; ++part) {
+    const bool is_long = n > 2 * LIST_CAPACITY || list.n_shares > 1;
+    if (!(is_long && deal_list(shared, entries, list, dealt, parts)) && list.share == 0)
+        sort_any(p, shared, entries, n, begin);
+    for (uint32 part = parts.begin; part < parts.end; ++part) {
         const uint32 first = shared.parts[part], n_part = shared.parts[part + 1] - first;
         sort_any(p, shared, dealt + first, n_part, begin + first);
     }

@@ -7,6 +7,7 @@ namespace edgegs {
 struct SplatRecord; // bins.cuh
 struct BinInstance;
 struct BinList;
+struct ListShare;
 struct ListEntry;
 
 // One frame. Every array's first word says what indexes it.
@@ -43,6 +44,7 @@ struct FrameParams {
     uint32 *bin_counts;         // [n_bins] entries; 0 between frames
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
     BinList *bin_order;         // [n_bins] the longest lists first
+    ListShare *list_shares;     // [n_list_shares] what the sort's blocks do, the longest lists first
     BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
     ListEntry *bin_lists;       // [instance_capacity] bin by bin, each list front to back
     uint64 *patch_counts;       // [3] of all patches, until every pixel was finished: list entries looked at, splats
@@ -93,6 +95,7 @@ struct FrameParams {
     uint32 n_bins_y;
     uint32 bins_step; // splats that a block projects at a time, at most BINS_THREADS
     uint32 bin_shift; // a bin is 2^this pixels wide and high
+    uint32 n_list_shares; // blocks of sort_lists: one a bin, and as many more as may help with long lists
     uint32 instance_capacity;
     uint32 n_links; // of block_chain: blocks of the fused kernel
     uint32 antialiased; // whether the opacity makes up for what the blur adds to a splat

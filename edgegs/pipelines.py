@@ -24,8 +24,9 @@ DEPTH_KEY_BITS = 31
 PROJECTING_SHARE = 1 / 2
 #: lists_fill has larger blocks: a quarter as many.
 FILLING_SHARE = 1 / 4
-#: Lists are sorted by larger blocks where they are few and long: no more than this share of the blocks, and so many
-#: splats of the scene for each. Measured on sm_90.
+#: Those that sort lists are half as many; a quarter, where the lists are few and long: no more of them than this share
+#: of the blocks, and so many splats of the scene for each. Measured on sm_90.
+SORTING_SHARE, FEW_SORTING_SHARE = 1 / 2, 1 / 4
 FEW_LISTS_SHARE, LONG_LIST_SPLATS = 1 / 2, 400
 #: Bins of a picture: what `divide` of cuda/bins.cuh is exact for.
 MAX_PICTURE_BINS = 1 << 21
@@ -229,6 +230,7 @@ class BinPipeline(Pipeline):
         self._alloc("bin_counts", (n_bins_x * n_bins_y,), "u4", clear=True)
         self._alloc("bin_starts", (n_bins_x * n_bins_y + 1,), "u4")
         self._alloc("bin_order", (n_bins_x * n_bins_y, 4), "u4")
+        self._alloc("list_shares", (n_bins_x * n_bins_y + backend.n_blocks, 4), "u4")
         self._alloc("block_ticket", (1,), "u4", clear=True)
         self._alloc("step_ticket", (1,), "u4", clear=True)
         self._alloc("instance_ticket", (1,), "u8", clear=True)
@@ -245,7 +247,9 @@ class BinPipeline(Pipeline):
     def plan(self, frame: Params, width: int, height: int) -> List[Launch]:
         self.outputs = {**self._unsorted, **self._lists}
         n_bins_x, n_bins_y = self._bins(width, height)
-        n_blocks = self._backend.n_blocks
+        n_blocks, n_lists = self._backend.n_blocks, n_bins_x * n_bins_y
+        is_few = n_lists <= n_blocks * FEW_LISTS_SHARE and self._n_splats >= n_lists * LONG_LIST_SPLATS
+        n_sharing = max(1, int(n_blocks * (FEW_SORTING_SHARE if is_few else SORTING_SHARE)))
         n_projecting = max(1, int(n_blocks * PROJECTING_SHARE))
         step = int(C["BINS_THREADS"])
         while step > MIN_STEP and self._n_splats < step * n_projecting:  # a small scene is spread over all blocks
@@ -258,17 +262,16 @@ class BinPipeline(Pipeline):
             n_bins_y=n_bins_y,
             bin_shift=self._variant.bin_size.bit_length() - 1,
             bins_step=step,
+            n_list_shares=n_lists + n_sharing,
             **self.outputs,
         )
         entries = self._variant.entries
-        n_patches = n_bins_x * n_bins_y * int(C["BIN_COLUMNS"]) * self._variant.bin_size // int(C["PATCH_HEIGHT"])
+        n_patches = n_lists * int(C["BIN_COLUMNS"]) * self._variant.bin_size // int(C["PATCH_HEIGHT"])
         patches_a_block = int(C["PATCH_THREADS"]) // 32  # one a warp
-        n_lists = n_bins_x * n_bins_y
-        is_few = n_lists <= n_blocks * FEW_LISTS_SHARE and self._n_splats >= n_lists * LONG_LIST_SPLATS
         return [
             Launch("project", entries["project"], n_projecting, frame),
             Launch("duplicate", entries["fill"], max(2, int(n_blocks * FILLING_SHARE)), frame),
-            Launch("sort", entries["sort_few" if is_few else "sort"], n_bins_x * n_bins_y, frame),
+            Launch("sort", entries["sort_few" if is_few else "sort"], n_lists + n_sharing, frame),
             Launch("rasterize", entries["rasterize"], -(-n_patches // patches_a_block), frame),
         ]
 

@@ -21,7 +21,7 @@ GROWTH = 1.25
 MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
 #: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list, and in the sorted list; a bin's
 #: count, and its list's place in the order; the tickets of blocks, instances, visible splats and steps.
-RECORD, BIN_INSTANCE, LIST_ENTRY, SORTED_ENTRY, OF_BIN, TICKETS = 32, 16, 16, 8, 4 + 16, 4 + 8 + 8 + 4
+RECORD, BIN_INSTANCE, LIST_ENTRY, SORTED_ENTRY, OF_BIN, TICKETS = 32, 16, 16, 8, 4 + 16 + 16, 4 + 8 + 8 + 4
 
 
 def n_tiles(width: int, height: int) -> int:
@@ -81,7 +81,7 @@ def renderer_bytes(
     total += 8 + 8
     if choice.key == "bins":
         n_bins = -(-width // choice.bin_size) * -(-height // choice.bin_size)
-        total += OF_BIN * n_bins + 4 * (n_bins + 1) + TICKETS
+        total += OF_BIN * n_bins + 4 * (n_bins + 1) + 16 * n_blocks + TICKETS
     else:
         total += 4 * (n_tiles(width, height) + 1)
         total += 8 * max(1, -(-n // int(C["PROJECT_THREADS"]))) + 4 if choice.key == "packed32" else 16 * n_blocks

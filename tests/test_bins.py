@@ -278,6 +278,33 @@ def test_lists_that_are_dealt_into_parts(kernels, drawn_by, n, n_depths):
         renderer.close()
 
 
+def test_several_blocks_sort_a_long_list(backend):
+    depths = np.random.default_rng(1).uniform(1, 9, 9000)
+    scene = scenes.join(stack(9000, depths), scenes.cloud(400, sh_degree=0))
+    renderer, _ = draw(backend, scene, scenes.camera(97, 81), FP32[0])
+    starts = renderer.read("bin_starts").astype(int)
+    n_shares = int(renderer._frame.record["n_list_shares"])
+    sizes, shares = np.diff(starts), renderer.read("list_shares")[:n_shares].astype(int)
+    sharers = twin_bins.sharers_of(sizes, len(shares) - len(sizes))
+    assert sharers[np.argmax(sizes)] > 1
+    expected = [(starts[i], starts[i + 1], j, n) for i, n in enumerate(sharers) for j in range(n)]
+    begin, end = shares[:, 0], shares[:, 1]
+    assert sorted(map(tuple, shares[end > begin])) == sorted(one for one in expected if one[0] < one[1])
+    lengths = (end - begin)[: len(expected)]
+    assert (lengths[1:] <= 1.25 * lengths[:-1] + 1).all(), "the longest first, by classes"
+    assert (shares[len(expected) :] == (0, 0, 0, 1)).all()
+
+
+@pytest.mark.parametrize("n_sharing", [1, 7, 264])
+def test_shares_never_outnumber_the_blocks(n_sharing):
+    rng = np.random.default_rng(n_sharing)
+    for scale in (10, 1_000, 100_000):
+        sizes = (rng.pareto(1.0, 500) * scale).astype(np.int64)
+        sharers = twin_bins.sharers_of(sizes, n_sharing)
+        assert sharers.sum() <= len(sizes) + n_sharing
+        assert (sharers[sizes <= C["LIST_CAPACITY"]] == 1).all()
+
+
 # --- pictures ---
 
 CASES = [

@@ -15,7 +15,7 @@ from edgegs.backends.base import Backend
 from edgegs.bench import counting
 from edgegs.bench.boards import Boards, load_boards
 from edgegs.bench.cost import cost, memory
-from edgegs.bench.counting import count_frame, list_ranges
+from edgegs.bench.counting import bucket_turns, count_frame, list_ranges
 from edgegs.bench.model import predict
 from edgegs.camera import Camera
 from edgegs.errors import ConfigError, DeviceError, UsageError
@@ -289,6 +289,7 @@ def test_patches_are_counted_by_the_kernels(host: Backend, name: str) -> None:
     assert 0 < counts.n_picked <= picked_at_most
     assert counts.n_sorted == counts.n_tiles == np.count_nonzero(np.diff(starts.astype(int)))
     assert counts.n_scanned == 0
+    assert counts.n_entries / 32 <= counts.n_turns <= counts.n_entries, "a splat's own bucket holds it"
     renderer.close()
 
 
@@ -297,6 +298,19 @@ def test_long_lists_are_sorted_range_by_range() -> None:
     assert list_ranges(np.array([4097])) == (2, 2 * 4097)
     assert list_ranges(np.array([8_000, 5])) == (3 + 1, 3 * 8_000), "ranges of 3,072"
     assert list_ranges(np.array([10_000, 5])) == (5 + 1, 10_000), "parts of 2,048"
+    assert list_ranges(np.array([10_000, 5_000, 5]), np.array([4, 2, 1])) == (5 + 3 + 1, 4 * 10_000 + 2 * 5_000)
+
+
+def test_turns_of_the_loop_over_a_bucket() -> None:
+    spread = np.arange(2048, dtype=np.uint32) * 4096
+    assert bucket_turns(spread, np.array([2048])) == 64, "one a row of 32"
+    assert bucket_turns(spread[:40], np.array([0, 20, 0, 20])) == 2
+    crowd = np.r_[np.zeros(60), 4_000_000, 8_000_000].astype(np.uint32)  # 60 in the first bucket
+    assert bucket_turns(crowd, np.array([62])) == 60 + 60
+    assert bucket_turns(np.r_[crowd, crowd], np.array([62, 62])) == 240
+    even = np.arange(3 * 4096, dtype=np.uint32) * 1000
+    assert bucket_turns(even[::-1].copy(), np.array([3 * 4096])) == 3 * 4096 / 32, "a long list part by part"
+    assert bucket_turns(spread[:0], np.array([0, 0])) == 0
 
 
 def test_a_sample_of_tiles_stands_for_all(host: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,6 +266,7 @@ COUNTS = Counts(
     width=640, height=480, sh_degree=3, n_splats=3200, n_visible=1600, n_instances=6400, n_evaluations=32_000_000,
     n_reached=32_000_000, n_evaluations_max=64_000_000, n_tiles=300, n_tiles_counted=300, n_busy=60, n_patches=4800,
     n_entries=6400, n_walked=128_000, n_picked=64_000, n_sorted=300, n_scanned=3200,
+    n_turns=500,
 )  # fmt: skip
 
 
@@ -276,7 +277,7 @@ def test_slots_and_bytes_of_bins_by_hand(known: Boards) -> None:
     assert slots == {
         "project": 60 * front.splat + 40 * front.culled + 200 * (front.instance + 4 * front.patch_row),
         "duplicate": 200 * front.fill,
-        "sort": 200 * front.sort + 300 * front.sort_range + 100 * front.scan,
+        "sort": 200 * front.sort + 300 * front.sort_range + 100 * front.scan + 500 * front.sort_turn,
         "ranges": 0,
         "rasterize": 1e6 * loop.slots + (1000 + 2400) * patch.walk + (2000 + 2400) * patch.stage + 4800 * patch.patch,
     }
@@ -328,7 +329,8 @@ def test_a_prediction_grows_with_what_it_counts(known: Boards, choice: Variant) 
     if choice.key == "bins":
         grown = {
             "n_busy": "project", "n_instances": "duplicate", "n_entries": "sort", "n_sorted": "sort",
-            "n_scanned": "sort", "n_walked": "rasterize", "n_picked": "rasterize", "n_patches": "rasterize",
+            "n_scanned": "sort", "n_turns": "sort", "n_walked": "rasterize", "n_picked": "rasterize",
+            "n_patches": "rasterize",
         }  # fmt: skip
     for name, stage in grown.items():
         more = predict(known, nano, choice, dataclasses.replace(COUNTS, **{name: 4 * getattr(COUNTS, name)}))

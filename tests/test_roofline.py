@@ -139,7 +139,7 @@ def test_counts_of_one_splat_by_hand(host):
     assert work["project"].bytes == 12 + 16 + 4 + 32 + 16 + 16 * host.n_blocks + 4 + 4
     # transform; covariance; ellipse; colour: direction 12, three coefficients to float, by basis, by scale; bin, 4 rows
     assert work["project"].fp32 == 15 + 108 + 40 + (12 + 3 + 3 + 3) + (17 + 4 * 19)
-    assert work["duplicate"] == Work(16 + 16 + 3 * 4 + 16)
+    assert work["duplicate"] == Work(16 + 16 + 3 * 4 + 16 + 16)
     assert work["sort"] == Work(16 + 8 + 16 + 4, 3)
     # the entry, the record, the bin's list, the picture
     assert work["rasterize"].bytes == 8 + 32 + 16 + 32 * 32 * 3
@@ -151,7 +151,7 @@ def test_counts_of_one_splat_by_hand(host):
 
 def counters(**changed):
     common = {"width": 16, "height": 8, "sh_degree": 3, "n_splats": 64, "n_visible": 40, "n_instances": 100}
-    evaluations = {"n_evaluations": 0, "n_reached": 0, "n_scanned": 0}
+    evaluations = {"n_evaluations": 0, "n_reached": 0, "n_scanned": 0, "n_turns": 0}
     return Counters(**{**common, **evaluations, "n_blocks": 2, "n_listed": 100, "n_lists": 4, **changed})
 
 
@@ -193,6 +193,11 @@ def test_slots_of_project_by_hand(name, coloured):
     colour = 70 + 1.5 * colour_fp32(chosen.storage, 3)
     # an instance: 143, and two rows of patches
     assert slots == pytest.approx((64 * 435 + coloured * colour + 100 * (143 + 2 * 37)) / 32)
+
+
+def test_slots_of_a_sort_by_hand():
+    n = counters(n_lists=3, n_listed=64, n_turns=10, n_scanned=320)
+    assert work_of(resolve("best"), n, warps=True)["sort"].slots == 2 * 107 + 10 * 6 + 10 * 90 + 3 * 4000
 
 
 def test_an_original_frame_by_hand():

@@ -126,15 +126,27 @@ def project_bins(p: SimpleNamespace, storage: str) -> None:
     p.bin_starts[: n_bins + 1] = np.concatenate([[0], np.cumsum(counts)])
 
 
+def sharers_of(sizes: np.ndarray, n_sharing: int) -> np.ndarray:
+    """(B,) int64: blocks that sort each list of ``sizes`` (B,) int64; there are ``n_sharing`` more blocks than lists."""
+    fair = max(C.LIST_CAPACITY // 2, int(sizes.sum()) // n_sharing + 1)
+    return np.where(sizes > C.LIST_CAPACITY, np.minimum(-(-sizes // fair), C.LIST_PARTS), 1)
+
+
 def fill_lists(p: SimpleNamespace) -> None:
-    """The instances that touch a patch, bin by bin; the bins, the longest lists first."""
+    """The instances that touch a patch, bin by bin; the bins, and the shares of lists, the longest lists first."""
     emitted = p.bin_instances[: min(int(p.n_instances[0]), p.instance_capacity)]
     touching = emitted[emitted[:, 2] != 0]
     p.list_entries[: len(touching)] = touching[np.argsort(touching[:, 3], kind="stable")]
     n_bins = p.n_bins_x * p.n_bins_y
-    bins = np.argsort(-np.diff(p.bin_starts[: n_bins + 1].astype(np.int64)), kind="stable")
+    sizes = np.diff(p.bin_starts[: n_bins + 1].astype(np.int64))
+    bins = np.argsort(-sizes, kind="stable")
     x, y = bins % p.n_bins_x << p.bin_shift, bins // p.n_bins_x << p.bin_shift
     p.bin_order[:n_bins] = np.stack([p.bin_starts[bins], p.bin_starts[bins + 1], x, y], axis=1)
+    counts = sharers_of(sizes, p.n_list_shares - n_bins)[bins]
+    shares = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = [p.bin_starts[bins].repeat(counts), p.bin_starts[bins + 1].repeat(counts), shares, counts.repeat(counts)]
+    p.list_shares[: len(shares)] = np.stack(found, axis=1)
+    p.list_shares[len(shares) : p.n_list_shares] = (0, 0, 0, 1)
 
 
 def sort_lists(p: SimpleNamespace) -> None:

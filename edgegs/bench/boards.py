@@ -87,6 +87,7 @@ class FrontCount:
     patch_row: float
     fill: float
     sort: float
+    sort_turn: float
     sort_range: float
     scan: float
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Tuple, Union
 
 import numpy as np
 
@@ -23,7 +23,7 @@ PATCH_PIXELS = {raster: side // int(C["BIN_COLUMNS"]) * int(C["PATCH_HEIGHT"]) f
 #: Pairs of pixel and splat that are looked at, at most; beyond, every k-th tile stands for the others. Half a second.
 MAX_LOOKED_AT = 1 << 24
 #: Lists longer than the sort's shared memory are sorted a range at a time, which holds at least half of it.
-LIST_CAPACITY = int(C["LIST_CAPACITY"])
+LIST_CAPACITY, LIST_BUCKETS = int(C["LIST_CAPACITY"]), int(C["LIST_BUCKETS"])
 _STEP = 64
 
 
@@ -37,6 +37,8 @@ class FrameCounts:
         n_evaluations: pixels that warps evaluate splats at, finished ones of a busy warp included.
         n_reached: those of evaluations where a pixel of the warp is drawn at: elsewhere a branch leaves the loop early.
         n_scanned: of key ``bins``: entries that are looked through to split lists longer than shared memory, at most.
+        n_turns: of key ``bins``: turns of the loop by which warps of the sort find places within buckets of depth: few
+            where depths are spread.
     """
 
     width: int
@@ -48,6 +50,7 @@ class FrameCounts:
     n_evaluations: int
     n_reached: int
     n_scanned: int
+    n_turns: int
 
 
 @dataclass(frozen=True)
@@ -114,26 +117,53 @@ def _of_bins(renderer: Renderer) -> Dict[str, int]:
         "n_picked": found["picked"],
         "n_sorted": n_sorted,
         "n_scanned": n_scanned,
+        "n_turns": bucket_turns(renderer.read("list_entries")[: int(sizes.sum()), 0], sizes),
     }
 
 
-def is_dealt(sizes: np.ndarray) -> np.ndarray:
+def is_dealt(sizes: np.ndarray, sharers: Union[int, np.ndarray] = 1) -> np.ndarray:
     """Whether lists of these lengths are dealt into parts before they are sorted (sort_lists of cuda/lists.cuh)."""
-    return sizes > 2 * LIST_CAPACITY
+    return (sizes > 2 * LIST_CAPACITY) | (np.asarray(sharers) > 1)
 
 
-def list_ranges(sizes: np.ndarray) -> Tuple[int, int]:
+def list_ranges(sizes: np.ndarray, sharers: Union[int, np.ndarray] = 1) -> Tuple[int, int]:
     """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
 
     A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here. One longer than two
-    of it is dealt into its ranges at once.
+    of it, or shared, is dealt into its ranges at once, by each of its ``sharers`` (blocks; a small GPU has one a list).
     """
-    dealt = is_dealt(sizes)
+    dealt = is_dealt(sizes, sharers)
     ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
     ranges = np.where(dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
     ranges = np.where(sizes > 0, ranges, 0)
-    looks = np.where(dealt, 1, ranges)
+    looks = np.where(dealt, sharers, ranges)
     return int(ranges.sum()), int((looks * sizes)[sizes > LIST_CAPACITY].sum())
+
+
+def bucket_turns(depths: np.ndarray, sizes: np.ndarray) -> int:
+    """Turns of a warp's loop over the bucket of each of its 32 entries: as many as the fullest of them holds.
+
+    Args:
+        depths: (I,) uint32, bits of the depths, list by list. sizes: (B,) of the lists. Longer ones than shared memory
+            are counted by even parts of half of it: nearly what they are dealt into.
+    """
+    if len(depths) == 0:
+        return 0
+    lists = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((depths, lists))
+    depths = depths[order].astype(np.float32)
+    ranks = np.arange(len(lists)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    parts = np.where(np.repeat(sizes, sizes) > LIST_CAPACITY, ranks // (LIST_CAPACITY // 2), 0)
+    starts = np.flatnonzero(np.diff(lists, prepend=-1) | np.diff(parts, prepend=-1))
+    lengths = np.diff(starts, append=len(depths))
+    nearest, farthest = np.repeat(depths[starts], lengths), np.repeat(depths[starts + lengths - 1], lengths)
+    buckets = (depths - nearest) * (LIST_BUCKETS / (farthest - nearest + 1))
+    buckets = np.minimum(buckets, LIST_BUCKETS - 1).astype(np.int64)
+    buckets += np.repeat(np.arange(len(starts)), lengths) * LIST_BUCKETS
+    firsts = np.flatnonzero(np.diff(buckets, prepend=-1))
+    held = np.diff(firsts, append=len(buckets))
+    places = np.arange(len(buckets)) - np.repeat(starts, lengths)
+    return int(np.maximum.reduceat(np.repeat(held, held), np.flatnonzero(places % 32 == 0)).sum())
 
 
 def _evaluations(renderer: Renderer, raster: str) -> Dict[str, int]:
@@ -159,6 +189,7 @@ def _evaluations(renderer: Renderer, raster: str) -> Dict[str, int]:
         "n_evaluations": round(total * scale),
         "n_reached": round(reached * scale),
         "n_scanned": 0,
+        "n_turns": 0,
         "n_evaluations_max": most,
         "n_tiles": len(tiles),
         "n_tiles_counted": len(looked_at),

@@ -199,7 +199,7 @@ def stage_slots(known: Boards, kernels: Kernels, choice: Variant, counts: Any, a
     slots["project"] += counts.n_instances / 32 * (front.instance + n_rows * front.patch_row)
     slots["duplicate"] = counts.n_instances / 32 * front.fill
     slots["sort"] = counts.n_entries / 32 * front.sort + counts.n_sorted * front.sort_range
-    slots["sort"] += counts.n_scanned / 32 * front.scan
+    slots["sort"] += counts.n_scanned / 32 * front.scan + counts.n_turns * front.sort_turn
     # the last step of a patch is half full, in the mean
     walks = counts.n_walked / (32 * int(C["WALK_ROWS"])) + counts.n_patches / 2
     stagings = counts.n_picked / 32 + counts.n_patches / 2

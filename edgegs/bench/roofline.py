@@ -16,7 +16,7 @@ import numpy as np
 from edgegs.backends.base import Backend
 from edgegs.bench.bench import arranged, choices_of, combination
 from edgegs.bench.ceilings import COPY_BYTES, Bench, Ceilings
-from edgegs.bench.counting import count_frame, is_dealt, list_ranges
+from edgegs.bench.counting import bucket_turns, count_frame, is_dealt, list_ranges
 from edgegs.bench.roofline_work import Counters, Work, work_of
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
@@ -131,18 +131,29 @@ def counters_of(
     }  # fmt: skip
     if renderer.variant.key != "bins":
         starts = renderer.read("tile_starts")
-        return Counters(**common, n_listed=int(starts[-1]), n_lists=len(starts) - 1, n_scanned=0)
-    starts = renderer.read("bin_starts").astype(np.int64)
-    n_listed = int(starts[-1])
+        return Counters(**common, n_listed=int(starts[-1]), n_lists=len(starts) - 1, n_scanned=0, n_turns=0)
+    sizes, sharers = lists_of(renderer)
+    n_listed = int(sizes.sum())
     masks = renderer.read("bin_lists")[:n_listed, 1]
     columns = int(C["BIN_COLUMNS"])
     row_mask = np.uint32((1 << columns) - 1)
     n_rows = sum(int(np.count_nonzero(masks >> np.uint32(bit) & row_mask)) for bit in range(0, 32, columns))
     found = renderer.patch_counts()
     return Counters(
-        **common, n_listed=n_listed, n_lists=len(starts) - 1, n_rows=n_rows, n_scanned=list_ranges(np.diff(starts))[1],
+        **common, n_listed=n_listed, n_lists=len(sizes), n_rows=n_rows, n_scanned=list_ranges(sizes, sharers)[1],
+        n_turns=bucket_turns(renderer.read("list_entries")[:n_listed, 0], sizes),
         walked=found["walked"], picked=found["picked"], blended=found["blended"],
     )  # fmt: skip
+
+
+def lists_of(renderer: Renderer) -> Tuple[np.ndarray, np.ndarray]:
+    """Of key bins, of the frame drawn last: entries of each list, and how many blocks sorted it; (B,) int64 each."""
+    starts = renderer.read("bin_starts").astype(np.int64)
+    sharers = np.ones(len(starts) - 1, np.int64)
+    begin, end, share, n_shares = renderer.read("list_shares").T
+    firsts = (share == 0) & (end > begin)
+    sharers[np.searchsorted(starts, begin[firsts], side="right") - 1] = n_shares[firsts]
+    return np.diff(starts), sharers
 
 
 class Plug:
@@ -208,8 +219,7 @@ def not_repeated(renderer: Renderer) -> Sequence[str]:
     """Stages that the frame drawn last lets not be repeated: long lists are dealt into the instances they came from."""
     if renderer.variant.key != "bins":
         return ()
-    sizes = np.diff(renderer.read("bin_starts").astype(np.int64))
-    return ("project", "duplicate") if is_dealt(sizes).any() else ()
+    return ("project", "duplicate") if is_dealt(*lists_of(renderer)).any() else ()
 
 
 def time_sequence(backend: Backend, launches: Sequence[Launch], expected_ms: float, plug: Plug) -> float:

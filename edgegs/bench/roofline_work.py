@@ -56,10 +56,10 @@ PROJECT_SLOTS, COLOUR_SLOTS = 435, 70
 INSTANCE_SLOTS, ROW_SLOTS = 143, 37
 #: fill_lists, of 32 instances: reading and counting 35, placing 30, the block's share of the lists' counts 10.
 FILL_SLOTS = 75
-#: sort_lists, of 32 entries: nearest and farthest 15, bucket 25, place 25, and the loop over a bucket of one or two
-#: with the stores 60 (crowded buckets, where depths are those of a few surfaces, take two or three times as many). Of a
-#: list: each of 16 warps clears, sums and waits. Of 32 entries looked at to split a list longer than shared memory: 90.
-SORT_SLOTS, LIST_SLOTS, SCAN_SLOTS = 125, 16 * 250, 90
+#: sort_lists, of 32 entries: nearest and farthest 8, counted 16, moved 23, moved to their place 60; and of each turn of
+#: the loop over a bucket 6. Of a list: each of 16 warps clears, sums and waits. Of 32 entries looked at to split a list
+#: longer than shared memory: 90.
+SORT_SLOTS, TURN_SLOTS, LIST_SLOTS, SCAN_SLOTS = 107, 6, 16 * 250, 90
 
 # --- rasterize_patch, a warp and one splat (patch.cuh) ---
 #: A thread's: flat 2, slope 1; and of each pair of rows: middle 1, two ends 2, and twice weight 1, transmittance 1,
@@ -163,9 +163,10 @@ def _of_bins(variant: Variant, n: Counters) -> Dict[str, Work]:
     coloured = visible if variant.storage == "packed" else n.n_splats
     slots = (n.n_splats * PROJECT_SLOTS + coloured * (COLOUR_SLOTS + 1.5 * colour)) / WARP
     slots += instances / WARP * (INSTANCE_SLOTS + ROW_SLOTS * rows_of_instance)
-    fill = (instances + entries) * INSTANCE + 7 * table  # starts, counts twice; the order
+    fill = (instances + entries) * INSTANCE + 11 * table  # starts, counts twice; the order, the shares
     sort = entries * (INSTANCE + 2 * WORD) + 5 * table
-    sort_slots = (entries * SORT_SLOTS + n.n_scanned * SCAN_SLOTS) / WARP + n.n_lists * LIST_SLOTS
+    sort_slots = (entries * SORT_SLOTS + n.n_scanned * SCAN_SLOTS) / WARP
+    sort_slots += n.n_turns * TURN_SLOTS + n.n_lists * LIST_SLOTS
     return {
         "project": Work(project, fp32, 0, slots),
         "duplicate": Work(fill, 0, 0, instances / WARP * FILL_SLOTS),

@@ -127,7 +127,7 @@ def project_bins(p: SimpleNamespace, storage: str) -> None:
 
 
 def sharers_of(sizes: np.ndarray, n_sharing: int) -> np.ndarray:
-    """(B,) int64: blocks that sort each list of ``sizes`` (B,) int64; there are ``n_sharing`` more blocks than lists."""
+    """(B,) int64: blocks that sort each list of ``sizes`` (B,); there are ``n_sharing`` more of them than lists."""
     fair = max(C.LIST_CAPACITY // 2, int(sizes.sum()) // n_sharing + 1)
     return np.where(sizes > C.LIST_CAPACITY, np.minimum(-(-sizes // fair), C.LIST_PARTS), 1)
 

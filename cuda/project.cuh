@@ -213,8 +213,8 @@ template <typename Storage> DEVICE bool project_splat(const FrameParams &p, uint
     Storage::prefetch_sh(p, splat);
     const Cov2d cov = project_covariance(p, t, shape.scale, shape.quat);
     const float inverse_det = reciprocal(cov.det);
-    const float u = p.fx * t.x / t.z + p.cx;
-    const float w = p.fy * t.y / t.z + p.cy;
+    const float inverse_z = reciprocal(t.z);
+    const float u = p.fx * (t.x * inverse_z) + p.cx, w = p.fy * (t.y * inverse_z) + p.cy;
     // written so that NaN and infinity fail it (also a covariance whose determinant is beyond a float)
     if (!(inverse_det > 0.0f && u > -1e9f && u < 1e9f && w > -1e9f && w < 1e9f)) return false;
     on_screen = {mean, t.z, u, w, cov, inverse_det, shape.opacity};

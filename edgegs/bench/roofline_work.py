@@ -32,11 +32,11 @@ SHAPE = {"fp32": 44, "packed": 28}
 # --- FP32 of one splat (project.cuh, bins.cuh) ---
 #: project_splat up to the test of depth: three rows of three products and a sum; packed: three scales times their unit.
 TRANSFORM = {"fp32": 12, "packed": 15}
-#: The rest of project_splat: slopes 2, J W 14, R 27, J W R S 24, its dot and cross products 21, two IEEE divisions 14,
-#: their sums and products 6.
-COVARIANCE = 108
-#: project_record: log2f 18, the record 6; bound_ellipse: 16.
-ELLIPSE = 40
+#: The rest of project_splat: slopes 2, J W 14, R 27, J W R S 24, its dot and cross products 21, the position's sums and
+#: products 6.
+COVARIANCE = 94
+#: project_record: 6; bound_ellipse: 16.
+ELLIPSE = 22
 #: Cull::bound and the conic: some 20 in either choice. Counting the rows of tiles (tight) is in ROW_OF_TILES.
 BOUND = 20
 #: CullTight::row, with two edges and two log2f of the opacity.
@@ -49,9 +49,9 @@ DIRECTION = 12
 BIN_OF_ELLIPSE, ROW_OF_PATCHES = 17, 19
 
 # --- slots of a warp (a rough count: what a compiler makes of integers and addresses differs by a fifth or so) ---
-#: project_step: loads and transform 47, covariance 170, record and ellipse 132, the block's sum and the stores 86, and
+#: project_step: loads and transform 47, covariance 152, record and ellipse 114, the block's sum and the stores 86, and
 #: colour: 70 and half as much again as its FP32.
-PROJECT_SLOTS, COLOUR_SLOTS = 435, 70
+PROJECT_SLOTS, COLOUR_SLOTS = 399, 70
 #: Of 32 instances: search for the owner 45, the ellipse from shared memory 76, the store 22; and each row of patches.
 INSTANCE_SLOTS, ROW_SLOTS = 143, 37
 #: fill_lists, of 32 instances: reading and counting 35, placing 30, the block's share of the lists' counts 10.

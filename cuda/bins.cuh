@@ -44,12 +44,6 @@ struct alignas(16) ListShare {
     uint32 share, n_shares;
 };
 
-// An instance in its bin's list, before that is sorted.
-struct alignas(8) UnsortedEntry {
-    uint32 depth;
-    uint32 instance;
-};
-
 // A splat in its bin's list.
 struct alignas(8) ListEntry {
     uint32 splat;

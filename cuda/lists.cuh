@@ -95,8 +95,7 @@ DEVICE void fill_lists(const FrameParams &p) {
         block_sync();
         const uint32 *firsts = counts_first ? shared.next : p.bin_starts;
         for (int i = 0; i < ITEMS; ++i)
-            if (instances[i].mask != 0)
-                p.list_entries[firsts[instances[i].bin] + ranks[i]] = {instances[i].depth, begin + i * THREADS + thread_rank()};
+            if (instances[i].mask != 0) p.list_entries[firsts[instances[i].bin] + ranks[i]] = instances[i];
         block_sync(); // shared is written again
     }
 }
@@ -105,7 +104,7 @@ DEVICE void fill_lists(const FrameParams &p) {
 
 template <int THREADS> struct ListShared {
     uint32 keys[LIST_CAPACITY];
-    uint32 instances[LIST_CAPACITY];
+    uint32 places[LIST_CAPACITY]; // in the list as it was emitted
     // of each bucket, and the total; three more, because a compiler reads `sums` in aligned fours, and racecheck takes the
     // word before it for read
     uint32 starts[LIST_BUCKETS + 4];
@@ -140,29 +139,22 @@ template <int THREADS> DEVICE void clear_buckets(ListShared<THREADS> &shared) {
     ROLLED for (int i = thread_rank(); i < LIST_BUCKETS; i += THREADS) shared.starts[i] = 0;
 }
 
-DEVICE uint64 rank_key(const BinInstance *instances, const UnsortedEntry &entry) {
-    return uint64(entry.depth) << 32 | instances[entry.instance].splat;
-}
+DEVICE uint64 rank_key(const BinInstance &entry) { return uint64(entry.depth) << 32 | entry.splat; }
 
 struct AllEntries {
-    DEVICE bool operator()(const UnsortedEntry &) const { return true; }
+    DEVICE bool operator()(const BinInstance &) const { return true; }
 };
 
 struct RankRange {
-    const BinInstance *instances;
     uint64 low, high;
 
-    DEVICE bool operator()(const UnsortedEntry &entry) const {
-        const uint64 rank = rank_key(instances, entry);
-        return rank >= low && rank < high;
-    }
+    DEVICE bool operator()(const BinInstance &entry) const { return rank_key(entry) >= low && rank_key(entry) < high; }
 };
 
 // For lists that are longer than LIST_CAPACITY and are not dealt: the end of a range of ranks from `low` that holds
 // between half of LIST_CAPACITY entries and all of it. Histograms of ever finer ranges; ranks are unique, so that the finest always serves.
 template <int THREADS>
-DEVICE uint64 end_of_range(const FrameParams &p, ListShared<THREADS> &shared, const UnsortedEntry *entries, uint32 n,
-                           uint64 low) {
+DEVICE uint64 end_of_range(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, uint64 low) {
     uint32 kept = 0; // entries from low to here
     uint64 from = low;
     int bits = 63; // a rank is less than 2^63
@@ -174,7 +166,7 @@ DEVICE uint64 end_of_range(const FrameParams &p, ListShared<THREADS> &shared, co
         if (thread_rank() == 0) shared.found = LIST_BUCKETS;
         block_sync();
         ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
-            const uint64 rank = rank_key(p.bin_instances, entries[i]);
+            const uint64 rank = rank_key(entries[i]);
             if (rank >= from && rank < top) fetch_add(shared.starts + uint32((rank - from) >> shift), 1u);
         }
         block_sync();
@@ -192,28 +184,28 @@ DEVICE uint64 end_of_range(const FrameParams &p, ListShared<THREADS> &shared, co
 }
 
 template <int THREADS>
-DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *instances, uint32 a, uint32 b) {
+DEVICE bool comes_before(const ListShared<THREADS> &shared, const BinInstance *entries, uint32 a, uint32 b) {
     if (shared.keys[a] != shared.keys[b]) return shared.keys[a] < shared.keys[b];
-    const uint32 a_is = shared.instances[a], b_is = shared.instances[b];
-    return a_is != b_is && instances[a_is].splat < instances[b_is].splat;
+    const uint32 place_a = shared.places[a], place_b = shared.places[b];
+    return place_a != place_b && entries[place_a].splat < entries[place_b].splat;
 }
 
 // Batcher's bitonic sort (1968) in place, whatever the depths: for lists that buckets do not spread.
-template <int THREADS> DEVICE void sort_skewed(ListShared<THREADS> &shared, const BinInstance *instances, uint32 n) {
+template <int THREADS> DEVICE void sort_skewed(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n) {
     uint32 size = 1;
     while (size < n) size *= 2;
-    ROLLED for (uint32 i = n + thread_rank(); i < size; i += THREADS) shared.keys[i] = shared.instances[i] = 0xffffffffu;
+    ROLLED for (uint32 i = n + thread_rank(); i < size; i += THREADS) shared.keys[i] = shared.places[i] = 0xffffffffu;
     block_sync();
     for (uint32 run = 2; run <= size; run *= 2) {
         for (uint32 distance = run / 2; distance > 0; distance /= 2) {
             ROLLED for (uint32 i = thread_rank(); i < size; i += THREADS) {
                 const uint32 other = i ^ distance;
-                if (other < i || comes_before(shared, instances, other, i) != ((i & run) == 0)) continue;
-                const uint32 key = shared.keys[i], instance = shared.instances[i];
+                if (other < i || comes_before(shared, entries, other, i) != ((i & run) == 0)) continue;
+                const uint32 key = shared.keys[i], place = shared.places[i];
                 shared.keys[i] = shared.keys[other];
-                shared.instances[i] = shared.instances[other];
+                shared.places[i] = shared.places[other];
                 shared.keys[other] = key;
-                shared.instances[other] = instance;
+                shared.places[other] = place;
             }
             block_sync();
         }
@@ -254,7 +246,7 @@ struct Buckets {
 
 // Counts the entries into buckets, and the counts become first places; is_skewed is set where one has more than `most`.
 template <int THREADS, typename Filter>
-DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const UnsortedEntry *entries, uint32 n, const Filter &is_in,
+DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const BinInstance *entries, uint32 n, const Filter &is_in,
                               uint32 most) {
     uint32 nearest = 0xffffffffu, farthest = 0;
     ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
@@ -277,7 +269,7 @@ DEVICE Buckets spread_entries(ListShared<THREADS> &shared, const UnsortedEntry *
 // then each entry counts those of its bucket that come before it: about one, where depths are spread. What is read
 // again stands in the cache: registers are few.
 template <int THREADS, typename Filter>
-DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, const UnsortedEntry *entries, uint32 n,
+DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, const BinInstance *entries, uint32 n,
                            const Filter &is_in, uint32 output) {
     const Buckets bucket_of = spread_entries(shared, entries, n, is_in, LIST_SKEW);
     const uint32 n_taken = shared.starts[LIST_BUCKETS];
@@ -285,20 +277,19 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
         if (!is_in(entries[i])) continue;
         const uint32 place = fetch_add(shared.starts + bucket_of(entries[i].depth), 1u);
         shared.keys[place] = entries[i].depth;
-        shared.instances[place] = entries[i].instance;
+        shared.places[place] = i;
     }
     block_sync();
     if (shared.is_skewed) {
-        sort_skewed(shared, p.bin_instances, n_taken);
+        sort_skewed(shared, entries, n_taken);
         ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
-            const BinInstance &instance = p.bin_instances[shared.instances[item]];
-            p.bin_lists[output + item] = {instance.splat, instance.mask};
+            p.bin_lists[output + item] = {entries[shared.places[item]].splat, entries[shared.places[item]].mask};
         }
         block_sync(); // shared is written again
         return n_taken; // the whole block
     }
     ROLLED for (uint32 item = thread_rank(); item < n_taken; item += THREADS) {
-        const BinInstance entry = p.bin_instances[shared.instances[item]]; // on its way while its place is found
+        const BinInstance entry = entries[shared.places[item]]; // on its way while its place is found
         const uint32 depth = shared.keys[item], bucket = bucket_of(depth);
         const uint32 begin = bucket > 0 ? shared.starts[bucket - 1] : 0, end = shared.starts[bucket];
         // where depths crowd this is most of the work: signs of differences, which fit (depths are below 2^31), no branches
@@ -310,8 +301,7 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
         uint32 place = begin + n_nearer;
         if (n_nearer + n_farther + 1 < end - begin) { // some are equal
             ROLLED for (uint32 other = begin; other < end; ++other)
-                if (shared.keys[other] == depth && other != item)
-                    place += p.bin_instances[shared.instances[other]].splat < entry.splat;
+                if (shared.keys[other] == depth && other != item) place += entries[shared.places[other]].splat < entry.splat;
         }
         p.bin_lists[output + place] = {entry.splat, entry.mask};
     }
@@ -323,8 +313,8 @@ DEVICE uint32 sort_entries(const FrameParams &p, ListShared<THREADS> &shared, co
 // in shared.parts. False where a bucket is too full for that. Parts fit into shared memory unless there would be more than
 // LIST_PARTS.
 template <int THREADS>
-DEVICE bool deal_list(ListShared<THREADS> &shared, const UnsortedEntry *entries, const ListShare &list,
-                      UnsortedEntry *dealt, Span &own) {
+DEVICE bool deal_list(ListShared<THREADS> &shared, const BinInstance *entries, const ListShare &list, BinInstance *dealt,
+                      Span &own) {
     const uint32 n = list.end - list.begin;
     // of a part, and what its last bucket has beyond that, which is no more
     const uint32 least = LIST_CAPACITY / 2, part_size = n / LIST_PARTS < least ? least : n / LIST_PARTS + 1;
@@ -348,7 +338,7 @@ DEVICE bool deal_list(ListShared<THREADS> &shared, const UnsortedEntry *entries,
     block_sync();
     const uint32 first_bucket = shared.first_bucket, n_buckets = shared.end_bucket - first_bucket;
     ROLLED for (uint32 i = thread_rank(); i < n; i += THREADS) {
-        const UnsortedEntry entry = entries[i];
+        const BinInstance entry = entries[i];
         const uint32 bucket = bucket_of(entry.depth);
         if (bucket - first_bucket < n_buckets) dealt[fetch_add(shared.starts + bucket, 1u)] = entry;
     }
@@ -358,15 +348,15 @@ DEVICE bool deal_list(ListShared<THREADS> &shared, const UnsortedEntry *entries,
 
 // Sorts entries, however many, into the output: all at once, or range by range.
 template <int THREADS>
-DEVICE void sort_any(const FrameParams &p, ListShared<THREADS> &shared, const UnsortedEntry *entries, uint32 n,
+DEVICE void sort_any(const FrameParams &p, ListShared<THREADS> &shared, const BinInstance *entries, uint32 n,
                      uint32 output) {
     if (n <= LIST_CAPACITY) {
         sort_entries(p, shared, entries, n, AllEntries(), output);
         return; // the whole block
     }
-    RankRange range = {p.bin_instances, 0, 0};
+    RankRange range = {0, 0};
     for (uint32 done = 0; done < n;) {
-        range.high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(p, shared, entries, n, range.low);
+        range.high = n - done <= LIST_CAPACITY ? 1ull << 63 : end_of_range(shared, entries, n, range.low);
         done += sort_entries(p, shared, entries, n, range, output + done);
         range.low = range.high;
     }
@@ -383,11 +373,12 @@ template <int CUDA_THREADS> DEVICE void sort_lists(const FrameParams &p) {
     }
     const ListShare list = p.list_shares[block_rank()];
     const uint32 begin = list.begin, n = list.end - begin;
-    const UnsortedEntry *entries = p.list_entries + begin;
+    const BinInstance *entries = p.list_entries + begin;
     if (n == 0) return; // the whole block
     Span parts = {0, 0};
-    UnsortedEntry *dealt = p.dealt_entries + begin;
-    if (!(n > LIST_CAPACITY && deal_list(shared, entries, list, dealt, parts)) && list.share == 0)
+    BinInstance *dealt = p.bin_instances + begin; // nobody needs them any more
+    const bool is_long = n > 2 * LIST_CAPACITY || list.n_shares > 1;
+    if (!(is_long && deal_list(shared, entries, list, dealt, parts)) && list.share == 0)
         sort_any(p, shared, entries, n, begin);
     for (uint32 part = parts.begin; part < parts.end; ++part) {
         const uint32 first = shared.parts[part], n_part = shared.parts[part + 1] - first;

@@ -8,7 +8,6 @@ struct SplatRecord; // bins.cuh
 struct BinInstance;
 struct BinList;
 struct ListShare;
-struct UnsortedEntry;
 struct ListEntry;
 
 // One frame. Every array's first word says what indexes it.
@@ -38,7 +37,7 @@ struct FrameParams {
     uint32 *visible_splats;          // [n_splats] front to back
     // key bins
     SplatRecord *splat_records; // [n_splats]
-    BinInstance *bin_instances; // [instance_capacity] in no order
+    BinInstance *bin_instances; // [instance_capacity] in no order; sort_lists deals long lists into them
     uint64 *instance_ticket;    // [1] the next of them; 0 between frames
     uint64 *visible_ticket;     // [1] splats with at least one bin; 0 between frames
     uint32 *step_ticket;        // [1] the next splats to project, after one step for each block; 0 between frames
@@ -46,8 +45,7 @@ struct FrameParams {
     uint32 *bin_starts;         // [n_bins + 1] first entry of each list; the next one ends it
     BinList *bin_order;         // [n_bins] the longest lists first
     ListShare *list_shares;     // [n_list_shares] what the sort's blocks do, the longest lists first
-    UnsortedEntry *list_entries;  // [instance_capacity] bin by bin, each list in no order
-    UnsortedEntry *dealt_entries; // [instance_capacity] the long lists again, dealt into parts by depth
+    BinInstance *list_entries;  // [instance_capacity] bin by bin, each list in no order
     ListEntry *bin_lists;       // [instance_capacity] bin by bin, each list front to back
     uint64 *patch_counts;       // [3] of all patches, until every pixel was finished: list entries looked at, splats
                                 //     picked, splats blended (with those that fill up a step)

@@ -241,9 +241,8 @@ class BinPipeline(Pipeline):
 
     def grow(self, n_instances: int) -> None:
         self._start_growing(n_instances)
-        self._unsorted = {"bin_instances": self._instance_buffer("bin_instances", "u4", 4)}
-        lists = ("list_entries", "dealt_entries", "bin_lists")
-        self._lists = {name: self._instance_buffer(name, "u4", 2) for name in lists}
+        self._unsorted = {name: self._instance_buffer(name, "u4", 4) for name in ("bin_instances", "list_entries")}
+        self._lists = {"bin_lists": self._instance_buffer("bin_lists", "u4", 2)}
 
     def plan(self, frame: Params, width: int, height: int) -> List[Launch]:
         self.outputs = {**self._unsorted, **self._lists}

@@ -19,10 +19,9 @@ MAX_INSTANCES = 2**31 - 1
 GROWTH = 1.25
 #: What the stages keep of a splat: 2D mean, depth, conic, colour, rectangle of tiles, their number, extent; bytes.
 MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
-#: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list (and again where that is dealt), and
-#: in the sorted list; a bin's count, its list's place in the order, and a share of its sorting; the tickets of blocks,
-#: instances, visible splats and steps.
-RECORD, BIN_INSTANCE, LIST_ENTRY, SORTED_ENTRY, OF_BIN, TICKETS = 32, 16, 8, 8, 4 + 16 + 16, 4 + 8 + 8 + 4
+#: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list, and in the sorted list; a bin's
+#: count, and its list's place in the order; the tickets of blocks, instances, visible splats and steps.
+RECORD, BIN_INSTANCE, LIST_ENTRY, SORTED_ENTRY, OF_BIN, TICKETS = 32, 16, 16, 8, 4 + 16 + 16, 4 + 8 + 8 + 4
 
 
 def n_tiles(width: int, height: int) -> int:
@@ -44,7 +43,7 @@ def splat_stage_bytes(choice: Variant) -> int:
 def instance_bytes(choice: Variant) -> int:
     """What the stages keep of an instance, bytes."""
     if choice.key == "bins":
-        return BIN_INSTANCE + 2 * LIST_ENTRY + SORTED_ENTRY
+        return BIN_INSTANCE + LIST_ENTRY + SORTED_ENTRY
     return 2 * (choice.key_bits // 8 + 4)
 
 

@@ -293,10 +293,11 @@ def test_patches_are_counted_by_the_kernels(host: Backend, name: str) -> None:
     renderer.close()
 
 
-def test_long_lists_are_sorted_part_by_part() -> None:
+def test_long_lists_are_sorted_range_by_range() -> None:
     assert list_ranges(np.array([0, 1, 4096])) == (2, 0)
-    assert list_ranges(np.array([4097])) == (3, 4097), "parts of 2,048"
-    assert list_ranges(np.array([10_000, 5])) == (5 + 1, 10_000)
+    assert list_ranges(np.array([4097])) == (2, 2 * 4097)
+    assert list_ranges(np.array([8_000, 5])) == (3 + 1, 3 * 8_000), "ranges of 3,072"
+    assert list_ranges(np.array([10_000, 5])) == (5 + 1, 10_000), "parts of 2,048"
     assert list_ranges(np.array([10_000, 5_000, 5]), np.array([4, 2, 1])) == (5 + 3 + 1, 4 * 10_000 + 2 * 5_000)
 
 

@@ -285,8 +285,8 @@ def test_slots_and_bytes_of_bins_by_hand(known: Boards) -> None:
     assert rows == 200 * 4 * front.patch_row, "bins of 64 pixels have eight rows of patches, not four"
     assert model.stage_bytes(BEST, COUNTS) == {
         "project": 3200 * 28 + 1600 * (48 + 32) + 6400 * 16,
-        "duplicate": 6400 * (16 + 8),
-        "sort": 6400 * (8 + 16 + 8) + 3200 * 8,
+        "duplicate": 6400 * (16 + 16),
+        "sort": 6400 * (16 + 8) + 3200 * 16,
         "ranges": 0,
         "rasterize": 128_000 * 8 + 64_000 * 32 + 3 * 640 * 480,
     }
@@ -306,7 +306,7 @@ def test_each_stage_takes_the_longer_time(known: Boards) -> None:
     assert one.high_ms == pytest.approx(slots / 3_686_400 / reached.issue_low + 0.0036)
     fill = found.stages["duplicate"]
     assert fill.bound == "memory"
-    assert fill.ms == fill.low_ms == fill.high_ms == pytest.approx(6400 * 24 / 25.6e6 / reached.memory + 0.0036)
+    assert fill.ms == fill.low_ms == fill.high_ms == pytest.approx(6400 * 32 / 25.6e6 / reached.memory + 0.0036)
     assert found.stages["ranges"].ms == 0
     assert found.frame_ms == pytest.approx(sum(found.stage_ms.values()))
     assert found.low_ms < found.frame_ms < found.high_ms

@@ -135,9 +135,8 @@ def sharers_of(sizes: np.ndarray, n_sharing: int) -> np.ndarray:
 def fill_lists(p: SimpleNamespace) -> None:
     """The instances that touch a patch, bin by bin; the bins, and the shares of lists, the longest lists first."""
     emitted = p.bin_instances[: min(int(p.n_instances[0]), p.instance_capacity)]
-    touching = np.flatnonzero(emitted[:, 2] != 0)
-    touching = touching[np.argsort(emitted[touching, 3], kind="stable")]
-    p.list_entries[: len(touching)] = np.stack([emitted[touching, 0], touching], axis=1)
+    touching = emitted[emitted[:, 2] != 0]
+    p.list_entries[: len(touching)] = touching[np.argsort(touching[:, 3], kind="stable")]
     n_bins = p.n_bins_x * p.n_bins_y
     sizes = np.diff(p.bin_starts[: n_bins + 1].astype(np.int64))
     bins = np.argsort(-sizes, kind="stable")
@@ -152,9 +151,9 @@ def fill_lists(p: SimpleNamespace) -> None:
 
 def sort_lists(p: SimpleNamespace) -> None:
     """Each list front to back, equal depths by the splat's index."""
-    instances = p.bin_instances[p.list_entries[: p.bin_starts[p.n_bins_x * p.n_bins_y], 1]]
-    instances = instances[np.lexsort((instances[:, 1], instances[:, 0], instances[:, 3]))]
-    p.bin_lists[: len(instances)] = instances[:, 1:3]
+    entries = p.list_entries[: p.bin_starts[p.n_bins_x * p.n_bins_y]]
+    entries = entries[np.lexsort((entries[:, 1], entries[:, 0], entries[:, 3]))]
+    p.bin_lists[: len(entries)] = entries[:, 1:3]
 
 
 def patches(p: SimpleNamespace) -> Iterator[Tuple[Box, np.ndarray, np.ndarray, int]]:

@@ -22,7 +22,7 @@ WARP_ROWS = {"block": 32 // TILE, "dual": 2 * 32 // TILE}
 PATCH_PIXELS = {raster: side // int(C["BIN_COLUMNS"]) * int(C["PATCH_HEIGHT"]) for raster, side in BIN_SIZES.items()}
 #: Pairs of pixel and splat that are looked at, at most; beyond, every k-th tile stands for the others. Half a second.
 MAX_LOOKED_AT = 1 << 24
-#: Lists longer than the sort's shared memory are dealt into parts that hold about half of it.
+#: Lists longer than the sort's shared memory are sorted a range at a time, which holds at least half of it.
 LIST_CAPACITY, LIST_BUCKETS = int(C["LIST_CAPACITY"]), int(C["LIST_BUCKETS"])
 _STEP = 64
 
@@ -36,7 +36,7 @@ class FrameCounts:
         n_splats, n_visible, n_instances: exact; see ``Frame``. Of key ``bins``, instances are of bins.
         n_evaluations: pixels that warps evaluate splats at, finished ones of a busy warp included.
         n_reached: those of evaluations where a pixel of the warp is drawn at: elsewhere a branch leaves the loop early.
-        n_scanned: of key ``bins``: entries that are looked through to split lists longer than shared memory.
+        n_scanned: of key ``bins``: entries that are looked through to split lists longer than shared memory, at most.
         n_turns: of key ``bins``: turns of the loop by which warps of the sort find places within buckets of depth: few
             where depths are spread.
     """
@@ -121,15 +121,23 @@ def _of_bins(renderer: Renderer) -> Dict[str, int]:
     }
 
 
-def list_ranges(sizes: np.ndarray, sharers: Union[int, np.ndarray] = 1) -> Tuple[int, int]:
-    """Parts in which lists of these lengths are sorted, and entries looked through to deal them into those.
+def is_dealt(sizes: np.ndarray, sharers: Union[int, np.ndarray] = 1) -> np.ndarray:
+    """Whether lists of these lengths are dealt into parts before they are sorted (sort_lists of cuda/lists.cuh)."""
+    return (sizes > 2 * LIST_CAPACITY) | (np.asarray(sharers) > 1)
 
-    Parts hold about half of ``LIST_CAPACITY``; each of a list's ``sharers`` (blocks; a small GPU has one a list) looks
-    through all of it.
+
+def list_ranges(sizes: np.ndarray, sharers: Union[int, np.ndarray] = 1) -> Tuple[int, int]:
+    """Ranges in which lists of these lengths are sorted, and entries looked through to find them, at most.
+
+    A range of a long list holds at least half of ``LIST_CAPACITY``; three quarters are taken here. One longer than two
+    of it, or shared, is dealt into its ranges at once, by each of its ``sharers`` (blocks; a small GPU has one a list).
     """
-    is_long = sizes > LIST_CAPACITY
-    parts = np.where(is_long, -(-2 * sizes // LIST_CAPACITY), sizes > 0)
-    return int(parts.sum()), int((sharers * sizes)[is_long].sum())
+    dealt = is_dealt(sizes, sharers)
+    ranges = np.where(sizes > LIST_CAPACITY, -(-4 * sizes // (3 * LIST_CAPACITY)), 1)
+    ranges = np.where(dealt, -(-2 * sizes // LIST_CAPACITY), ranges)
+    ranges = np.where(sizes > 0, ranges, 0)
+    looks = np.where(dealt, sharers, ranges)
+    return int(ranges.sum()), int((looks * sizes)[sizes > LIST_CAPACITY].sum())
 
 
 def bucket_turns(depths: np.ndarray, sizes: np.ndarray) -> int:

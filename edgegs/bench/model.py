@@ -221,8 +221,8 @@ def stage_bytes(choice: Variant, counts: Any) -> Dict[str, float]:
         moved["project"] = n * body + visible * (splat_bytes(counts.sh_degree, choice.storage) - body + RECORD)
         moved["project"] += instances * BIN_INSTANCE
         moved["duplicate"] = instances * BIN_INSTANCE + counts.n_entries * LIST_ENTRY
-        # a block reads its list again and again: 32 KB at most, which every board's second-level cache holds
-        moved["sort"] = counts.n_entries * (LIST_ENTRY + BIN_INSTANCE + SORTED_ENTRY) + counts.n_scanned * LIST_ENTRY
+        # a block reads its list again and again: 64 KB at most, which every board's second-level cache holds
+        moved["sort"] = counts.n_entries * (LIST_ENTRY + SORTED_ENTRY) + counts.n_scanned * LIST_ENTRY
         moved["rasterize"] = counts.n_walked * SORTED_ENTRY + counts.n_picked * RECORD
         moved["rasterize"] += 3 * counts.width * counts.height
         return moved

@@ -16,7 +16,7 @@ import numpy as np
 from edgegs.backends.base import Backend
 from edgegs.bench.bench import arranged, choices_of, combination
 from edgegs.bench.ceilings import COPY_BYTES, Bench, Ceilings
-from edgegs.bench.counting import bucket_turns, count_frame, list_ranges
+from edgegs.bench.counting import bucket_turns, count_frame, is_dealt, list_ranges
 from edgegs.bench.roofline_work import Counters, Work, work_of
 from edgegs.camera import Camera
 from edgegs.errors import DeviceError
@@ -111,7 +111,7 @@ def measure(
         progress(warmup + repeats, warmup + repeats)
         launches = renderer.launches
         n = counters_of(renderer, scene.sh_degree, frame.n_visible, frame.n_instances, evaluations)
-        timings = time_stages(backend, launches, variant.key, samples)
+        timings = time_stages(backend, launches, variant.key, samples, not_repeated(renderer))
     finally:
         renderer.close()
     work = work_of(variant, n, warps=ceilings.warp_width > 1)
@@ -179,8 +179,13 @@ def time_stages(
     launches: Sequence[Launch],
     key: str,
     samples: Sequence[Dict[str, float]],
+    once: Sequence[str] = (),
 ) -> Dict[str, Timing]:
-    """Stage -> time, of the stages that the launches have."""
+    """Stage -> time, of the stages that the launches have.
+
+    Args:
+        once: stages that cannot be part of a sequence without those before them: by events.
+    """
     stages = [stage for stage in STAGES if any(launch.stage == stage for launch in launches)]
     events = {stage: float(np.median([sample[stage] for sample in samples])) for stage in stages}
     plug, known = Plug(backend), {}  # type: Plug, Dict[Tuple[str, ...], float]
@@ -198,7 +203,7 @@ def time_stages(
     try:
         for stage in stages:
             event, again = events[stage], None  # type: float, Optional[float]
-            if stage in SEQUENCES[key]:
+            if stage in SEQUENCES[key] and stage not in once:
                 with_it, without = SEQUENCES[key][stage]
                 again = repeated(with_it) - repeated(without)
             if again is None or not 0 < again < event:  # both are from above; a difference may also be lost in noise
@@ -208,6 +213,13 @@ def time_stages(
     finally:
         plug.close()
     return timings
+
+
+def not_repeated(renderer: Renderer) -> Sequence[str]:
+    """Stages that the frame drawn last lets not be repeated: long lists are dealt into the instances they came from."""
+    if renderer.variant.key != "bins":
+        return ()
+    return ("project", "duplicate") if is_dealt(*lists_of(renderer)).any() else ()
 
 
 def time_sequence(backend: Backend, launches: Sequence[Launch], expected_ms: float, plug: Plug) -> float:

@@ -163,8 +163,8 @@ def _of_bins(variant: Variant, n: Counters) -> Dict[str, Work]:
     coloured = visible if variant.storage == "packed" else n.n_splats
     slots = (n.n_splats * PROJECT_SLOTS + coloured * (COLOUR_SLOTS + 1.5 * colour)) / WARP
     slots += instances / WARP * (INSTANCE_SLOTS + ROW_SLOTS * rows_of_instance)
-    fill = instances * INSTANCE + 2 * WORD * entries + 11 * table  # starts, counts twice; the order, the shares
-    sort = entries * (2 * WORD + INSTANCE + 2 * WORD) + 5 * table
+    fill = (instances + entries) * INSTANCE + 11 * table  # starts, counts twice; the order, the shares
+    sort = entries * (INSTANCE + 2 * WORD) + 5 * table
     sort_slots = (entries * SORT_SLOTS + n.n_scanned * SCAN_SLOTS) / WARP
     sort_slots += n.n_turns * TURN_SLOTS + n.n_lists * LIST_SLOTS
     return {

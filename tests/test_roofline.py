@@ -311,8 +311,10 @@ def test_a_difference_lost_in_noise_gives_way_to_events(host, monkeypatch):
 
 
 @pytest.mark.parametrize(("n", "once"), [(100, ()), (30_000, ("project", "duplicate"))])
-def test_lists_that_are_dealt_are_not_filled_again(host, n, once):
+def test_lists_that_are_dealt_are_not_filled_again(host, monkeypatch, n, once):
     """Dealing writes over the instances that filling reads: repeating it alone would count other splats."""
+    # on a busy machine a difference of two measured sequences may be lost in noise
+    monkeypatch.setattr(roofline, "time_sequence", lambda backend, launches, expected, plug: float(len(launches)))
     cloud = scenes.cloud(n, seed=2, sh_degree=0, size=0.01)
     cloud.means[:, :2] *= 0.01  # into one bin
     renderer = Renderer(host, cloud, 32, 32, "best")

@@ -20,7 +20,8 @@ GROWTH = 1.25
 #: What the stages keep of a splat: 2D mean, depth, conic, colour, rectangle of tiles, their number, extent; bytes.
 MEANS2D, DEPTH, CONIC, COLOUR, RECT, TILE_COUNT, EXTENT = 8, 4, 16, 12, 8, 4, 8
 #: Key ``bins``, bytes: a splat's record; an instance as it is emitted, in its list, and in the sorted list; a bin's
-#: count, and its list's place in the order; the tickets of blocks, instances, visible splats and steps.
+#: count, its list's place in the order, and a share of its sorting; the tickets of blocks, instances, visible splats
+#: and steps.
 RECORD, BIN_INSTANCE, LIST_ENTRY, SORTED_ENTRY, OF_BIN, TICKETS = 32, 16, 16, 8, 4 + 16 + 16, 4 + 8 + 8 + 4
 
 

@@ -36,7 +36,7 @@ EXP_ALPHA_ABSOLUTE = 2e-6
 #: dB: what an image may lose where its PSNR to photographs is 27 dB and 0.028 dB is the price (RoofGS's).
 PACKED_MIN_PSNR = 48.9
 #: dB: key bins, over the exact pictures of the same storage: opacities in steps of 1 in 12,000 with the clamp of alpha
-#: made on them, colours as FP16, and the splat that takes a pixel under the minimum of transmittance drawn.
+#: made on them, colours as FP16, and a patch finished where no pixel of it lets more than 1/256 through.
 BINS_MIN_PSNR = 60.0
 #: dB: Schraudolph's exponential, besides its proven bound of 0.03 a channel.
 BITS_MIN_PSNR = 40.0

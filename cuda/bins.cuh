@@ -140,7 +140,7 @@ DEVICE uint32 project_record(const FrameParams &p, uint32 splat, SplatRecord &re
     if (!project_splat<Storage>(p, splat, on_screen)) return 0;
     // the clamp of alpha is made on the opacity: no pixel has to
     if (!(on_screen.opacity > 0.0f)) return 0; // NaN, too
-    const float steps = log_2(lesser(on_screen.opacity, ALPHA_MAX)) * -OPACITY_STEPS;
+    const float steps = log_2_fast(lesser(on_screen.opacity, ALPHA_MAX)) * -OPACITY_STEPS;
     if (!(steps < OPACITY_STEPS * LOG2_255)) return 0; // never reaches 1/255
     record.u = on_screen.u;
     record.v = on_screen.v;

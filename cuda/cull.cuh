@@ -76,7 +76,7 @@ struct CullRadius {
 struct CullTight {
     // 2 ln(255 opacity) and a little more; not positive for a splat that is never drawn
     static DEVICE float bound_squared(float opacity) {
-        const float t = multiply(2.0f / LOG2_E, log_2(multiply(opacity, 1.0f / ALPHA_MIN)));
+        const float t = multiply(2.0f / LOG2_E, log_2_fast(multiply(opacity, 1.0f / ALPHA_MIN)));
         return t > 0.0f ? add(t, TIGHT_SLACK) : (t > -TIGHT_SLACK ? TIGHT_SLACK : 0.0f);
     }
     static DEVICE void bound(const FrameParams &p, const Cov2d &cov, Footprint &f) {

@@ -103,6 +103,7 @@ DEVICE void multiply_halves_16(float (&sums)[4], const uint32 (&a)[4], const uin
 // Never fused into a multiply-add: two kernels that must agree on a float write it with these.
 DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float log_2(float value) { return log2f(value); }
 
 DEVICE void prefetch(const void *address) { asm("prefetch.global.L2 [%0];" ::"l"(address)); }
 
@@ -143,7 +144,7 @@ DEVICE float reciprocal(float value) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
     return inverse;
 }
-DEVICE float log_2(float value) {
+DEVICE float log_2_fast(float value) {
     float exponent;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(exponent) : "f"(value));
     return exponent;

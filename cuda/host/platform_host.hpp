@@ -199,6 +199,7 @@ DEVICE float lesser(float a, float b) { return a < b ? a : b; }
 DEVICE float greater(float a, float b) { return a > b ? a : b; }
 DEVICE float square_root(float value) { return __builtin_sqrtf(value); }
 DEVICE float square_root_fast(float value) { return square_root(value); }
+DEVICE float log_2_fast(float value) { return log_2(value); }
 DEVICE float reciprocal(float value) { return 1.0f / value; }
 DEVICE float inverse_square_root(float value) { return 1.0f / square_root(value); }
 DEVICE float round_up(float value) { return __builtin_ceilf(value); }
